@@ -1,17 +1,19 @@
 /* Which tokens may come next: the vocabulary's tries walked with the parser's states.
  *
  * Inside a JSON string the parser's state does not change with plain characters. There the plain pieces are all
- * allowed, as one precomputed slice, and of the other pieces only their tails are walked. Elsewhere all tries are
- * walked, but for the groups of plain pieces that the state is open for: it may go on with any of their characters.
- * Where most ways lead to states that are open (the first letters of a free member name), the walk begins with the
- * group's slice and takes out what is not allowed. */
+ * allowed, as one precomputed slice, and of the other pieces only their tails are walked. Elsewhere a walk begins with
+ * the first bytes that the state allows, and passes over the groups of plain pieces that a state is open for: it may go
+ * on with any of their characters.
+ *
+ * Where most ways lead into a string (the first letters of a free member name, which may still become a known one), the
+ * mask is that of the string but for the pieces on whose way the two states differ. */
 #include "engine/grammar/mask.h"
 
 struct walk {
         struct tdm_parser *parser;
         const struct tdm_vocabulary *vocabulary;
         uint64_t *words;
-        uint32_t *states; /* [max depth + 1] */
+        struct tdm_mask_level *levels; /* [max depth + 1] */
         uint32_t n_visited;
 };
 
@@ -149,64 +151,96 @@ static uint16_t open_groups(struct tdm_parser *p, const struct tdm_vocabulary *v
         return open;
 }
 
-static void walk(struct walk *w, const struct tdm_trie *trie, uint32_t state)
+static bool has_children(const struct tdm_trie *trie, uint32_t node)
 {
-        uint32_t i = 1;
+        return trie->nodes[node].children < trie->nodes[node + 1].children;
+}
 
-        w->states[0] = state;
-        while (i < trie->n_nodes && goes_on(w)) {
-                const struct tdm_trie_node *node = &trie->nodes[i];
-                uint32_t next = tdm_parser_step(w->parser, w->states[node->depth - 1], node->byte);
+/* The node's children, as far as the state may go on with them. */
+static struct tdm_mask_level level_of(struct walk *w, const struct tdm_trie *trie, uint32_t node, uint32_t state)
+{
+        struct tdm_mask_level l = { .state = state,
+                                    .at = trie->nodes[node].children,
+                                    .end = trie->nodes[node + 1].children };
+        const uint8_t *found;
 
-                if (next == TDM_STATE_DEAD) {
-                        i = node->end;
+        if (!w->parser->states[state].spread)
+                tdm_parser_spread(w->parser, state);
+        if (w->parser->states[state].only > 255 || l.at == l.end)
+                return l;
+        found = memchr(trie->child_bytes + l.at, w->parser->states[state].only, l.end - l.at);
+        l.at = found ? (uint32_t)(found - trie->child_bytes) : l.end;
+        l.end = found ? l.at + 1 : l.end;
+        return l;
+}
+
+#define NO_GROUP TDM_GROUPS
+
+/* Adds the pieces of a node that state stands behind. Subtrees of a group that the state is open for need no look.
+ * Returns whether the children are still to be looked at. */
+static bool node_add(struct walk *w, const struct tdm_trie *trie, unsigned group, uint32_t at, uint32_t state)
+{
+        const struct tdm_trie_node *node = &trie->nodes[at];
+        bool all = group != NO_GROUP && has_children(trie, at) &&
+                   open_groups(w->parser, w->vocabulary, state) >> group & 1;
+
+        set_ids(w->words, trie->ids + node->ids, (all ? trie->nodes[node->end].ids : node[1].ids) - node->ids);
+        return !all && has_children(trie, at);
+}
+
+/* The pieces behind a node that state stands behind. */
+static void walk_below(struct walk *w, const struct tdm_trie *trie, unsigned group, uint32_t at, uint32_t state)
+{
+        struct tdm_mask_level *l = w->levels;
+
+        *l = level_of(w, trie, at, state);
+        for (;;) {
+                uint32_t next;
+
+                if (l->at == l->end) {
+                        if (l-- == w->levels)
+                                return;
                         continue;
                 }
-                w->states[node->depth] = next;
-                for (uint32_t k = node->ids; k < node[1].ids; k++)
-                        w->words[trie->ids[k] / 64] |= UINT64_C(1) << trie->ids[k] % 64;
-                i++;
+                if (!goes_on(w))
+                        return;
+                at = l->at++;
+                next = tdm_parser_step(w->parser, l->state, trie->child_bytes[at]);
+                if (next == TDM_STATE_DEAD)
+                        continue;
+                at = trie->child_nodes[at];
+                if (node_add(w, trie, group, at, next))
+                        *++l = level_of(w, trie, at, next);
         }
 }
 
-/* The plain pieces of a group from a state that is not open for it. */
-static void walk_group(struct walk *w, unsigned g, uint32_t state)
+static void walk(struct walk *w, const struct tdm_trie *trie, uint32_t state)
+{
+        walk_below(w, trie, NO_GROUP, 0, state);
+}
+
+static const struct tdm_trie *trie_of(const struct tdm_vocabulary *v, unsigned t)
+{
+        return t < TDM_GROUPS ? &v->groups[t].trie : &v->other;
+}
+
+/* All pieces that begin with one of these bytes. */
+static void walk_starts(struct walk *w, uint32_t state, const struct tdm_byte_set *bytes)
 {
         const struct tdm_vocabulary *v = w->vocabulary;
-        const struct tdm_trie *trie = &v->groups[g].trie;
-        uint32_t n_open = 0, i, next;
-        bool all;
 
-        for (i = 1; i < trie->n_nodes; i = trie->nodes[i].end) {
-                next = tdm_parser_step(w->parser, state, trie->nodes[i].byte);
-                if (next != TDM_STATE_DEAD && open_groups(w->parser, v, next) >> g & 1)
-                        n_open += trie->nodes[trie->nodes[i].end].ids - trie->nodes[i].ids;
-        }
-        all = n_open > trie->n_ids / 2;
-        for (i = 0; all && i < v->n_words; i++)
-                w->words[i] |= v->groups[g].slice[i];
-        w->states[0] = state;
-        i = 1;
-        while (i < trie->n_nodes && goes_on(w)) {
-                const struct tdm_trie_node *node = &trie->nodes[i];
+        for (unsigned i = 0; i < 4; i++) {
+                for (uint64_t left = bytes->bits[i]; left; left &= left - 1) {
+                        uint8_t byte = (uint8_t)(i * 64 + (unsigned)__builtin_ctzll(left));
+                        uint32_t next = tdm_parser_step(w->parser, state, byte);
 
-                next = tdm_parser_step(w->parser, w->states[node->depth - 1], node->byte);
-                if (next == TDM_STATE_DEAD) {
-                        if (all)
-                                clear_ids(w->words, trie->ids + node->ids, trie->nodes[node->end].ids - node->ids);
-                        i = node->end;
-                        continue;
+                        for (unsigned t = 0; t <= TDM_GROUPS && next != TDM_STATE_DEAD; t++) {
+                                uint32_t node = v->starts[byte][t];
+
+                                if (node && node_add(w, trie_of(v, t), t, node, next))
+                                        walk_below(w, trie_of(v, t), t, node, next);
+                        }
                 }
-                w->states[node->depth] = next;
-                if (node->end > i + 1 && open_groups(w->parser, v, next) >> g & 1) {
-                        if (!all)
-                                set_ids(w->words, trie->ids + node->ids, trie->nodes[node->end].ids - node->ids);
-                        i = node->end;
-                        continue;
-                }
-                if (!all)
-                        set_ids(w->words, trie->ids + node->ids, node[1].ids - node->ids);
-                i++;
         }
 }
 
@@ -220,28 +254,133 @@ static void walk_plain(struct walk *w, uint32_t state)
                         for (uint32_t i = 0; i < v->n_words; i++)
                                 w->words[i] |= v->groups[g].slice[i];
                 else
-                        walk_group(w, g, state);
+                        walk_below(w, &v->groups[g].trie, g, 0, state);
         }
 }
 
-int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state, uint32_t *states,
-                  uint64_t *words)
+/* The words are those of the state `other`; what differs is set right. Where both have come to the same state, or to
+ * none, nothing does. */
+static void walk_differing(struct walk *w, const struct tdm_trie *trie, uint32_t state, uint32_t other)
 {
-        struct walk w = { parser, vocabulary, words, states, 0 };
+        struct tdm_mask_level *l = w->levels;
+
+        *l = (struct tdm_mask_level){ state, other, trie->nodes[0].children, trie->nodes[1].children };
+        for (;;) {
+                const struct tdm_trie_node *node;
+                uint32_t at, next, next_other;
+
+                if (l->at == l->end) {
+                        if (l-- == w->levels)
+                                return;
+                        continue;
+                }
+                if (!goes_on(w))
+                        return;
+                at = l->at++;
+                next = tdm_parser_step(w->parser, l->state, trie->child_bytes[at]);
+                next_other = l->other == TDM_STATE_DEAD ? l->other :
+                                                          tdm_parser_step(w->parser, l->other, trie->child_bytes[at]);
+                if (next == next_other)
+                        continue;
+                at = trie->child_nodes[at];
+                node = &trie->nodes[at];
+                if (next == TDM_STATE_DEAD) {
+                        clear_ids(w->words, trie->ids + node->ids, trie->nodes[node->end].ids - node->ids);
+                        continue;
+                }
+                set_ids(w->words, trie->ids + node->ids, node[1].ids - node->ids);
+                *++l = (struct tdm_mask_level){ next, next_other, node->children, node[1].children };
+        }
+}
+
+static void fill_stable(struct walk *w, uint32_t state)
+{
+        memcpy(w->words, tdm_vocabulary_slice(w->vocabulary, UINT32_MAX), w->vocabulary->n_words * sizeof(*w->words));
+        walk(w, &w->vocabulary->tails, state);
+}
+
+/* The state inside a string that most letters lead to, or TDM_STATE_DEAD. */
+static uint32_t string_behind(struct walk *w, uint32_t state)
+{
+        uint32_t most = TDM_STATE_DEAD, n = 0;
+        bool stable;
+
+        for (uint8_t letter = 'a'; letter <= 'z'; letter++) {
+                uint32_t next = tdm_parser_step(w->parser, state, letter);
+
+                if (n == 0)
+                        most = next;
+                n += next == most ? 1u : -1u;
+        }
+        if (most == TDM_STATE_DEAD)
+                return most;
+        (void)plain_room(w->parser, most, w->vocabulary->max_plain_chars, &stable);
+        return stable ? most : TDM_STATE_DEAD;
+}
+
+/* A string with room for so many characters. */
+static void fill_room(struct walk *w, uint32_t state, uint32_t room)
+{
+        const struct tdm_vocabulary *v = w->vocabulary;
+        uint32_t slice = room < v->max_plain_chars ? TDM_MIN(room, TDM_SLICES) : UINT32_MAX;
+
+        memcpy(w->words, tdm_vocabulary_slice(v, slice), v->n_words * sizeof(*w->words));
+        for (uint32_t i = 0; slice == TDM_SLICES && i < v->n_long_pieces && v->long_pieces[i].n_chars <= room; i++)
+                set_ids(w->words, &v->long_pieces[i].id, 1);
+        walk(w, &v->other, state);
+}
+
+static unsigned byte_set_count(const struct tdm_byte_set *set)
+{
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < 4; i++)
+                n += (unsigned)__builtin_popcountll(set->bits[i]);
+        return n;
+}
+
+/* Few first bytes are looked up, more are met on a walk. Most are what a text or a name can begin with. */
+enum { FEW_BYTES = 16, MOST_BYTES = 64 };
+
+static void fill_elsewhere(struct walk *w, uint32_t state)
+{
+        const struct tdm_vocabulary *v = w->vocabulary;
+        struct tdm_byte_set first = { 0 };
+        uint32_t string = TDM_STATE_DEAD;
+        unsigned n;
+
+        tdm_parser_first(w->parser, state, &first);
+        n = byte_set_count(&first);
+        if (n > MOST_BYTES)
+                string = string_behind(w, state);
+        if (string != TDM_STATE_DEAD) {
+                fill_stable(w, string);
+                for (unsigned t = 0; t <= TDM_GROUPS; t++)
+                        walk_differing(w, trie_of(v, t), state, string);
+                return;
+        }
+        memset(w->words, 0, v->n_words * sizeof(*w->words));
+        if (n <= FEW_BYTES) {
+                walk_starts(w, state, &first);
+                return;
+        }
+        walk_plain(w, state);
+        walk(w, &v->other, state);
+}
+
+int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state,
+                  struct tdm_mask_level *levels, uint64_t *words)
+{
+        struct walk w = { parser, vocabulary, words, levels, 0 };
         bool stable;
         uint32_t room = plain_room(parser, state, vocabulary->max_plain_chars, &stable);
-        size_t bytes = vocabulary->n_words * sizeof(*words);
 
         if (stable) {
-                memcpy(words, tdm_vocabulary_slice(vocabulary, UINT32_MAX), bytes);
-                walk(&w, &vocabulary->tails, state);
-        } else if (room > 0 && (room <= TDM_SLICES || room >= vocabulary->max_plain_chars)) {
-                memcpy(words, tdm_vocabulary_slice(vocabulary, room), bytes);
-                walk(&w, &vocabulary->other, state);
+                fill_stable(&w, state);
+        } else if (room > 0) {
+                fill_room(&w, state, room);
         } else {
-                memset(words, 0, bytes);
-                walk_plain(&w, state);
-                walk(&w, &vocabulary->other, state);
+                fill_elsewhere(&w, state);
         }
         if (parser->states[state].whole)
                 set_ids(words, vocabulary->ends, vocabulary->n_ends);

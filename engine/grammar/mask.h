@@ -5,9 +5,15 @@
 #include "engine/grammar/parser.h"
 #include "engine/grammar/trie.h"
 
-/* states: room for the deepest trie's depth + 1. words: [vocabulary->n_words]. -E2BIG when the parser ran out of
+/* A node of a trie on the way of a walk. */
+struct tdm_mask_level {
+        uint32_t state, other; /* of the parser; other: the one that is compared with */
+        uint32_t at, end;      /* children that are still to be looked at */
+};
+
+/* levels: room for the deepest trie's depth + 1. words: [vocabulary->n_words]. -E2BIG when the parser ran out of
  * steps or memory; words are garbage then. */
-int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state, uint32_t *states,
-                  uint64_t *words);
+int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state,
+                  struct tdm_mask_level *levels, uint64_t *words);
 
 #endif

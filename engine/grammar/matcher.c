@@ -1,7 +1,7 @@
 /* A matcher: a parser, the states behind the last tokens, and the masks that were made. */
 #include "engine/grammar/mask.h"
 
-enum { N_MASKS = 16 };
+enum { N_MASKS = 8 };
 
 struct tdm_matcher {
         struct tdm_grammar *grammar;
@@ -9,7 +9,7 @@ struct tdm_matcher {
         struct tdm_parser parser;
         uint32_t history[TDM_MATCHER_ROLLBACK_MAX + 1]; /* ring: the state behind each of the last tokens */
         uint32_t at, n_history; /* at: the present one; n_history: how many before it are held */
-        uint32_t *walk_states;
+        struct tdm_mask_level *levels;
         struct {
                 uint32_t state; /* TDM_STATE_DEAD: free */
                 uint64_t *words;
@@ -30,8 +30,8 @@ int tdm_matcher_new(struct tdm_matcher **ret, struct tdm_grammar *grammar, struc
         m->grammar = tdm_grammar_ref(grammar);
         if (vocabulary) {
                 m->vocabulary = tdm_vocabulary_ref(vocabulary);
-                m->walk_states = malloc(((size_t)vocabulary->max_depth + 1) * sizeof(*m->walk_states));
-                if (!m->walk_states)
+                m->levels = malloc(((size_t)vocabulary->max_depth + 1) * sizeof(*m->levels));
+                if (!m->levels)
                         return -ENOMEM;
         }
         tdm_matcher_reset(m);
@@ -47,7 +47,7 @@ void tdm_matcher_destroy(struct tdm_matcher *m)
                 tdm_parser_deinit(&m->parser);
         for (unsigned i = 0; i < N_MASKS; i++)
                 free(m->masks[i].words);
-        free(m->walk_states);
+        free(m->levels);
         tdm_vocabulary_unref(m->vocabulary);
         tdm_grammar_unref(m->grammar);
         free(m);
@@ -149,12 +149,12 @@ int tdm_matcher_mask(struct tdm_matcher *m, const uint64_t **ret_words)
         }
         words = m->masks[m->next_mask].words;
         m->masks[m->next_mask].state = TDM_STATE_DEAD;
-        r = tdm_mask_fill(&m->parser, m->vocabulary, m->history[m->at], m->walk_states, words);
+        r = tdm_mask_fill(&m->parser, m->vocabulary, m->history[m->at], m->levels, words);
         if (r < 0 && is_cut_short(m))
                 return -EAGAIN;
         if (r < 0 && compact(m) == 0) { /* once more with empty caches */
                 tdm_parser_begin(&m->parser);
-                r = tdm_mask_fill(&m->parser, m->vocabulary, m->history[m->at], m->walk_states, words);
+                r = tdm_mask_fill(&m->parser, m->vocabulary, m->history[m->at], m->levels, words);
         }
         if (r < 0)
                 return TDM_E_UNSUPPORTED;

@@ -447,6 +447,106 @@ static void test_long_pieces(void **state)
         assert_int_equal(tdm_matcher_mask(m, &words), 0);
 }
 
+/* Pieces of many characters, and of beginnings of names with what follows them. */
+enum { N_WORDS = 1200 };
+static char words[N_WORDS][72];
+
+static size_t word_piece(void *userdata, uint32_t id, const char **ret_data)
+{
+        *ret_data = words[id];
+        return id < 256 ? 1 : strlen(words[id]);
+}
+
+static bool word_is_end(void *userdata, uint32_t id)
+{
+        return id == N_WORDS - 1;
+}
+
+static void words_make(void)
+{
+        static const char *const parts[] = { "name", "names", "na",   "age",          "x",  "é",  "日",     "\xf0\x9f",
+                                             "0",    "7",     " ",    "\":",          "\"", ", ", "\": \"", "\\n",
+                                             "\\",   "}",     "\n  ", "\xe2\x80\xa8", "zz" };
+        uint32_t random = 7;
+
+        for (unsigned id = 0; id < N_WORDS; id++) {
+                words[id][0] = (char)id;
+                if (id < 256)
+                        continue;
+                if (id < 330) { /* plain characters: 1 to 70 */
+                        memset(words[id], id % 2 ? 'a' : 'n', TDM_MIN(id - 255, 70u));
+                        continue;
+                }
+                words[id][0] = 0;
+                for (unsigned n = 1 + id % 6; n > 0; n--) {
+                        random = random * 1664525 + 1013904223;
+                        strcat(words[id], parts[(random >> 16) % TDM_ARRAY_SIZE(parts)]);
+                }
+        }
+}
+
+/* The mask against its definition: bytes are appended one by one, and taken back. */
+static void words_check(struct tdm_matcher *m, const char *source, size_t at)
+{
+        uint64_t mask[(N_WORDS + 63) / 64];
+        const uint64_t *got;
+
+        assert_int_equal(tdm_matcher_mask(m, &got), 0);
+        memcpy(mask, got, sizeof(mask));
+        for (uint32_t id = 0; id < N_WORDS - 1; id++) {
+                size_t size = id < 256 ? 1 : strlen(words[id]), n = 0;
+
+                while (n < size && tdm_matcher_accept_bytes(m, words[id] + n, 1) == 1)
+                        n++;
+                if ((n == size && size > 0) != (mask[id / 64] >> id % 64 & 1))
+                        fail_msg("piece %u '%s' at %zu of %s: mask says %d", id, words[id], at, source, n < size);
+                assert_int_equal(tdm_matcher_rollback(m, (uint32_t)n), 0);
+        }
+        assert_int_equal(tdm_matcher_is_whole(m), mask[(N_WORDS - 1) / 64] >> (N_WORDS - 1) % 64 & 1);
+}
+
+/* Masks are what their definition says, in strings of every room, in names that may become known ones, and in
+ * between. */
+static void test_masks_of_long_pieces(void **state)
+{
+        static const char *const schemas[][2] = {
+                { "{\"type\":\"string\"}", "\"aé\"" },
+                { "{\"type\":\"string\",\"maxLength\":3}", "\"nna\"" },
+                { "{\"type\":\"string\",\"maxLength\":40}", "\"naaaé\"" },
+                { "{\"type\":\"string\",\"minLength\":2,\"maxLength\":24}", "\"aa\"" },
+                { "{\"type\":\"string\",\"minLength\":90,\"maxLength\":200}", "\"aa" },
+                { "{\"type\":\"string\",\"pattern\":\"^[a-y]{2,50}$\"}", "\"name" },
+                { "{\"type\":\"string\",\"pattern\":\"^(na|n.me)*7?$\"}", "\"namena7\"" },
+                { "{\"enum\":[\"name\",\"names\",\"nana\",\"n\",7]}", "\"names\"" },
+                { "{\"type\":\"object\"}", "{\"name\": \"a\", \"na\": 7}" },
+                { "{\"properties\":{\"name\":{\"type\":\"string\"},\"names\":{\"type\":\"integer\"},\"é\":{}},"
+                  "\"type\":\"object\",\"required\":[\"name\"],\"additionalProperties\":{\"type\":\"null\"}}",
+                  "{\"name\": \"a\", \"nam\": null,\n  \"日\": null}" },
+                { "{\"type\":\"object\",\"patternProperties\":{\"^na\":{\"type\":\"number\"}},\"propertyNames\":"
+                  "{\"maxLength\":30}}",
+                  "{\"name\": 7.0, \"x\": [\"a\", {}]}" },
+                { "{\"type\":\"number\",\"multipleOf\":0.07}", "0.7" },
+        };
+        _cleanup_(tdm_vocabulary_unrefp) struct tdm_vocabulary *v = NULL;
+
+        words_make();
+        assert_int_equal(tdm_vocabulary_new(&v, N_WORDS, word_piece, word_is_end, NULL), 0);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(schemas); i++) {
+                _cleanup_(tdm_grammar_unrefp) struct tdm_grammar *g = NULL;
+                _cleanup_(tdm_matcher_destroyp) struct tdm_matcher *m = NULL;
+                struct tdm_error err = { 0 };
+
+                assert_int_equal(tdm_grammar_new_schema(&g, schemas[i][0], strlen(schemas[i][0]), 0, NULL, &err), 0);
+                assert_int_equal(tdm_matcher_new(&m, g, v), 0);
+                for (const char *c = schemas[i][1]; *c; c++) {
+                        words_check(m, schemas[i][0], (size_t)(c - schemas[i][1]));
+                        if (tdm_matcher_accept_bytes(m, c, 1) != 1)
+                                fail_msg("'%s' is not taken of %s", c, schemas[i][0]);
+                }
+                words_check(m, schemas[i][0], strlen(schemas[i][1]));
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -457,6 +557,7 @@ int main(void)
                 cmocka_unit_test(test_masks_depend_on_the_text_alone),
                 cmocka_unit_test(test_hostile),
                 cmocka_unit_test(test_long_pieces),
+                cmocka_unit_test(test_masks_of_long_pieces),
         };
 
         return cmocka_run_group_tests(tests, setup, teardown);

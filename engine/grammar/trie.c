@@ -7,13 +7,13 @@ enum { PIECE_MAX = 4096 }; /* longer pieces are never allowed */
 
 /* A user is charged for a vocabulary before it is made. So this is the most: nodes of all tries together, and bytes of
  * all pieces. A piece has also its number in two tries, its place, and its bits in the slices. */
-#define NODES_FIRST 65536u
+#define NODES_FIRST 61440u
 #define NODES_PER_PIECE 6u
 #define BYTES_PER_PIECE 24u
-#define MORE_PER_PIECE 32u
-static_assert(NODES_FIRST * sizeof(struct tdm_trie_node) <= TDM_VOCABULARY_BYTES &&
-                      NODES_PER_PIECE * sizeof(struct tdm_trie_node) + BYTES_PER_PIECE + MORE_PER_PIECE <=
-                              TDM_VOCABULARY_BYTES_PER_PIECE,
+#define MORE_PER_PIECE 34u
+#define NODE_BYTES (sizeof(struct tdm_trie_node) + sizeof(uint8_t) + sizeof(uint32_t)) /* with its place as a child */
+static_assert(NODES_FIRST * NODE_BYTES <= TDM_VOCABULARY_BYTES &&
+                      NODES_PER_PIECE * NODE_BYTES + BYTES_PER_PIECE + MORE_PER_PIECE <= TDM_VOCABULARY_BYTES_PER_PIECE,
               "what is charged for");
 
 struct entry {
@@ -42,9 +42,25 @@ static uint32_t common(const struct entry *a, const struct entry *b)
         return n;
 }
 
+/* The children of each node, once all have their ends. bytes: of each node. */
+static void trie_link(struct tdm_trie *trie, const uint8_t *bytes)
+{
+        uint32_t at = 0;
+
+        for (uint32_t i = 0; i < trie->n_nodes; i++) {
+                trie->nodes[i].children = at;
+                for (uint32_t child = i + 1; child < trie->nodes[i].end; child = trie->nodes[child].end) {
+                        trie->child_bytes[at] = bytes[child];
+                        trie->child_nodes[at++] = child;
+                }
+        }
+        trie->nodes[trie->n_nodes].children = at;
+}
+
 /* -E2BIG: the tries would have too many nodes. */
 static int trie_build(struct tdm_vocabulary *v, struct tdm_trie *trie, struct entry *entries, uint32_t n)
 {
+        _cleanup_(freep) uint8_t *bytes = NULL;
         size_t n_nodes = 1;
         uint32_t open[PIECE_MAX + 1], depth = 0, at = 0;
 
@@ -54,21 +70,22 @@ static int trie_build(struct tdm_vocabulary *v, struct tdm_trie *trie, struct en
         v->n_nodes += n_nodes;
         if (v->n_nodes > NODES_FIRST + (size_t)v->n_vocab * NODES_PER_PIECE)
                 return -E2BIG;
+        bytes = calloc(n_nodes, 1);
         trie->nodes = calloc(n_nodes + 1, sizeof(*trie->nodes));
+        trie->child_bytes = malloc(n_nodes);
+        trie->child_nodes = malloc(n_nodes * sizeof(*trie->child_nodes));
         trie->ids = malloc((n + 1) * sizeof(*trie->ids));
-        if (!trie->nodes || !trie->ids || n_nodes >= UINT32_MAX)
+        if (!bytes || !trie->nodes || !trie->child_bytes || !trie->child_nodes || !trie->ids || n_nodes >= UINT32_MAX)
                 return -ENOMEM;
-        trie->nodes[at++] = (struct tdm_trie_node){ 0 };
-        open[0] = 0;
+        open[0] = at++;
         for (uint32_t i = 0; i < n; i++) {
                 uint32_t keep = i > 0 ? common(&entries[i - 1], &entries[i]) : 0;
 
                 for (; depth > keep; depth--)
                         trie->nodes[open[depth]].end = at;
                 while (depth < entries[i].size) {
-                        trie->nodes[at] = (struct tdm_trie_node){ .ids = i,
-                                                                  .depth = (uint16_t)(depth + 1),
-                                                                  .byte = (uint8_t)entries[i].data[depth] };
+                        trie->nodes[at].ids = i;
+                        bytes[at] = (uint8_t)entries[i].data[depth];
                         open[++depth] = at++;
                 }
                 trie->ids[i] = entries[i].id;
@@ -80,18 +97,21 @@ static int trie_build(struct tdm_vocabulary *v, struct tdm_trie *trie, struct en
         trie->nodes[at] = (struct tdm_trie_node){ .end = at, .ids = n };
         trie->n_nodes = at;
         trie->n_ids = n;
+        trie_link(trie, bytes);
         return 0;
 }
 
 static void trie_deinit(struct tdm_trie *trie)
 {
         free(trie->nodes);
+        free(trie->child_bytes);
+        free(trie->child_nodes);
         free(trie->ids);
 }
 
 static size_t trie_bytes(const struct tdm_trie *trie)
 {
-        return (trie->n_nodes + 1) * sizeof(*trie->nodes) + (trie->n_ids + 1) * sizeof(*trie->ids);
+        return (trie->n_nodes + 1) * NODE_BYTES + (trie->n_ids + 1) * sizeof(*trie->ids);
 }
 
 /* How many bytes of leading plain characters there are. */
@@ -215,6 +235,52 @@ static int copy_pieces(struct tdm_vocabulary *v, size_t (*piece)(void *userdata,
         return 0;
 }
 
+static int long_piece_compare(const void *a, const void *b)
+{
+        const struct tdm_long_piece *x = a, *y = b;
+
+        if (x->n_chars != y->n_chars)
+                return x->n_chars < y->n_chars ? -1 : 1;
+        return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* The slices, and the plain pieces that are longer. */
+static int fill_slices(struct tdm_vocabulary *v, const struct entry *plain, uint32_t n)
+{
+        uint32_t chars, n_long = 0;
+
+        v->slices = calloc((size_t)(TDM_SLICES + 1) * TDM_MAX(v->n_words, 1u), sizeof(*v->slices));
+        if (!v->slices)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < n; i++) {
+                (void)plain_bytes(plain[i].data, plain[i].size, &chars);
+                n_long += chars > TDM_SLICES;
+                v->max_plain_chars = TDM_MAX(v->max_plain_chars, chars);
+                for (uint32_t k = TDM_MIN(chars, TDM_SLICES + 1); k <= TDM_SLICES + 1; k++)
+                        v->slices[(size_t)(k - 1) * v->n_words + plain[i].id / 64] |= UINT64_C(1) << plain[i].id % 64;
+        }
+        v->long_pieces = malloc(((size_t)n_long + 1) * sizeof(*v->long_pieces));
+        if (!v->long_pieces)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < n; i++) {
+                (void)plain_bytes(plain[i].data, plain[i].size, &chars);
+                if (chars > TDM_SLICES)
+                        v->long_pieces[v->n_long_pieces++] = (struct tdm_long_piece){ plain[i].id, chars };
+        }
+        qsort(v->long_pieces, n_long, sizeof(*v->long_pieces), long_piece_compare);
+        return 0;
+}
+
+static void fill_starts(struct tdm_vocabulary *v)
+{
+        for (unsigned t = 0; t <= TDM_GROUPS; t++) {
+                const struct tdm_trie *trie = t < TDM_GROUPS ? &v->groups[t].trie : &v->other;
+
+                for (uint32_t i = trie->nodes[0].children; i < trie->nodes[1].children; i++)
+                        v->starts[trie->child_bytes[i]][t] = trie->child_nodes[i];
+        }
+}
+
 static int vocabulary_fill(struct tdm_vocabulary *v)
 {
         _cleanup_(freep) struct entry *plain = malloc(((size_t)v->n_vocab + 1) * sizeof(*plain));
@@ -223,8 +289,7 @@ static int vocabulary_fill(struct tdm_vocabulary *v)
         int r;
 
         v->n_words = (v->n_vocab + 63) / 64;
-        v->slices = calloc((size_t)(TDM_SLICES + 1) * TDM_MAX(v->n_words, 1u), sizeof(*v->slices));
-        if (!plain || !other || !v->slices)
+        if (!plain || !other)
                 return -ENOMEM;
         for (uint32_t id = 0; id < v->n_vocab; id++) {
                 struct entry e = { v->bytes + v->piece_at[id], v->piece_at[id + 1] - v->piece_at[id], id };
@@ -236,15 +301,14 @@ static int vocabulary_fill(struct tdm_vocabulary *v)
                 else
                         plain[n_plain++] = e;
         }
-        for (uint32_t i = 0; i < n_plain; i++) {
-                (void)plain_bytes(plain[i].data, plain[i].size, &chars);
-                v->max_plain_chars = TDM_MAX(v->max_plain_chars, chars);
-                for (uint32_t k = TDM_MIN(chars, TDM_SLICES + 1); k <= TDM_SLICES + 1; k++)
-                        v->slices[(size_t)(k - 1) * v->n_words + plain[i].id / 64] |= UINT64_C(1) << plain[i].id % 64;
-        }
+        r = fill_slices(v, plain, n_plain);
+        if (r < 0)
+                return r;
         r = fill_groups(v, plain, n_plain, other, &n_other);
         if (r == 0)
                 r = trie_build(v, &v->other, other, n_other);
+        if (r == 0)
+                fill_starts(v);
         for (uint32_t i = 0; i < n_other; i++) {
                 uint32_t skip = (uint32_t)plain_bytes(other[i].data, other[i].size, &chars);
 
@@ -293,6 +357,7 @@ void tdm_vocabulary_unref(struct tdm_vocabulary *v)
         trie_deinit(&v->other);
         trie_deinit(&v->tails);
         free(v->slices);
+        free(v->long_pieces);
         free(v->ends);
         free(v->piece_at);
         free(v->bytes);
@@ -315,6 +380,7 @@ size_t tdm_vocabulary_bytes(const struct tdm_vocabulary *v)
 
         for (unsigned g = 0; g < TDM_GROUPS; g++)
                 n += trie_bytes(&v->groups[g].trie) + v->n_words * sizeof(uint64_t);
+        n += ((size_t)v->n_long_pieces + 1) * sizeof(*v->long_pieces);
         return n + (size_t)(TDM_SLICES + 1) * v->n_words * sizeof(*v->slices) +
                2 * ((size_t)v->n_vocab + 1) * sizeof(uint32_t) + v->piece_at[v->n_vocab];
 }

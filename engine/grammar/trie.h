@@ -1,7 +1,6 @@
 /* Byte tries of a vocabulary's pieces.
  *
- * A trie is its nodes in preorder: a walk is a scan that jumps over the subtree of a node that is not allowed. The
- * tokens of a subtree are neighbours in `ids`.
+ * A trie is its nodes in preorder, so that the tokens of a subtree are neighbours in `ids`.
  *
  * Pieces are told apart into *plain* ones, whole characters that stand for themselves inside a JSON string (no
  * quote, backslash or control character), and the others. Plain pieces form groups by the characters that they
@@ -16,15 +15,18 @@
 #include "engine/grammar/grammar.h"
 
 struct tdm_trie_node {
-        uint32_t end; /* the node behind this one's subtree */
-        uint32_t ids; /* index of the first token at or behind this node: its own are up to the next node's */
-        uint16_t depth;
-        uint8_t byte;
+        uint32_t end;      /* the node behind this one's subtree */
+        uint32_t ids;      /* index of the first token at or behind this node: its own are up to the next node's */
+        uint32_t children; /* of child_bytes: up to the next node's */
 };
 
 struct tdm_trie {
         struct tdm_trie_node *nodes; /* [n_nodes + 1]: the root first, a sentinel last */
         uint32_t n_nodes;
+        /* The bytes of all nodes but the root, and their numbers: the children of each node together. So a walk looks
+         * at neighbouring bytes, and touches the nodes of allowed ones only. */
+        uint8_t *child_bytes;
+        uint32_t *child_nodes;
         uint32_t *ids;
         uint32_t n_ids;
         uint16_t max_depth;
@@ -48,10 +50,16 @@ struct tdm_vocabulary {
         uint32_t n_vocab, n_words, max_plain_chars;
         struct tdm_group groups[TDM_GROUPS];
         struct tdm_trie other, tails;
-        uint16_t max_depth; /* of all tries */
-        size_t n_nodes;     /* likewise */
+        uint32_t starts[256][TDM_GROUPS + 1]; /* the first byte's node in the groups' tries and in `other`, or 0 */
+        uint16_t max_depth;                   /* of all tries */
+        size_t n_nodes;                       /* likewise */
         uint64_t *
                 slices; /* [TDM_SLICES + 1][n_words]: plain pieces of at most 1, 2, … characters; at last all of them */
+        /* Longer ones, by their characters. */
+        struct tdm_long_piece {
+                uint32_t id, n_chars;
+        } * long_pieces;
+        uint32_t n_long_pieces;
         uint32_t *ends;
         uint32_t n_ends;
         uint32_t *piece_at; /* [n_vocab + 1], of bytes */
