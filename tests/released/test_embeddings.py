@@ -6,6 +6,7 @@ embeddings.txt; without it they are installed under TANDEM_TEST_CACHE. With TAND
 vectors of the same file are beside Tandem's."""
 import os
 import random
+import struct
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -101,8 +102,13 @@ def daemon(kind, precision):
     return Daemon(models=(converted(NAME, kind),), env={"TANDEM_PRECISION": precision}, threads=os.cpu_count())
 
 
+def f32(vectors):
+    """The nearest floats, which is what they were before they were printed."""
+    return [list(struct.unpack(f"<{len(v)}f", struct.pack(f"<{len(v)}f", *v))) for v in vectors]
+
+
 def embed(d, *args):
-    return d.cli_json("embed", *args, timeout=600)[0]
+    return f32(d.cli_json("embed", *args, timeout=600)[0])
 
 
 def compare(name, vectors):
@@ -143,7 +149,7 @@ def embeddinggemma_exact():
         d.signal_worker("gpu")
         equal(embed(d, *texts), together, "vectors over a worker's death")
         answer = g.post("/v1/embeddings", {"model": os.path.basename(converted(NAME, "q8_0"))[:-5], "input": texts})
-        equal([e["embedding"] for e in answer["data"]], together, "vectors by HTTP")
+        equal(f32(e["embedding"] for e in answer["data"]), together, "vectors by HTTP")
     with daemon("f32", "f32") as d:
         for n in (128, 512):
             cut = makers()["vectors"][0][:n]
