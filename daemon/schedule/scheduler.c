@@ -323,10 +323,9 @@ static int prepare_drawn(struct tdm_scheduler *s, struct tdm_job *job, uint64_t 
         return r == -EBUSY ? -EAGAIN : r;
 }
 
-/* The last of its drawn tokens has ended it. It is accepted for its listener's sake. */
-static void accept_ended(struct tdm_job *job)
+/* The last of its drawn tokens has ended it. Its listener hears that it was accepted before it hears the end. */
+static void tell_ended(struct tdm_job *job)
 {
-        tdm_job_accept(job, tdm_now_ns());
         if (tdm_job_tell_accepted(job) && job->events)
                 job->events->accepted(job, job->userdata);
 }
@@ -351,7 +350,8 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q, uint64_t until_
                 return;
         }
         if (job->finished) {
-                accept_ended(job);
+                tdm_job_accept(job, tdm_now_ns());
+                tell_ended(job);
                 return;
         }
         tokens = (uint64_t)job->prompt_tokens + job->max_tokens;
@@ -490,6 +490,7 @@ static void admit(struct tdm_scheduler *s, struct lane *lane)
                 if (q->job->drawn.n > 0 &&
                     q->job->generated >= q->job->max_tokens) { /* it came with all that the cache holds */
                         tdm_job_finish(q->job, TDM_JOB_END_LENGTH, NULL);
+                        tell_ended(q->job);
                         continue;
                 }
                 if (lane->n_active == s->config.max_sequences && !tdm_scheduler_make_place(s, lane, q))

@@ -117,6 +117,18 @@ def another_daemon():
         check(not r.done.get("degraded") and len(r.ids) == 40, "unsaid", r.done)
 
 
+@test
+def all_that_the_cache_holds():
+    """A limit that nobody asked for is cut to the size of the cache, and the last token before it was drawn already."""
+    with Daemon(args=config("[engine]\nkv-memory = 1M\n")) as d:
+        want = d.generate(n=0, temp=1.0, seed=3)
+        check(want.reason == "DONE_LENGTH" and len(want.ids) < 4000, "it ends where the cache does", want.done)
+        for cut in (len(want.ids), len(want.ids) - 1):
+            r = d.generate(n=0, temp=1.0, seed=3, drawn=drawn(want.ids[:cut]))
+            equal((r.reason, r.ids), (want.reason, want.ids), f"from token {cut} of {len(want.ids)}")
+        refuse(d, "more than the cache holds", "kv-memory", "no-memory", n=0, drawn=drawn(want.ids + [300]))
+
+
 def refuse(d, what, wants, code="bad-request", **fields):
     accepted = False
     try:
