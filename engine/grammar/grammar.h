@@ -60,7 +60,7 @@ size_t tdm_grammar_bytes(const struct tdm_grammar *grammar); /* of memory */
 
 /* piece(userdata, id, &data) gives the bytes of a token in running text and their number; 0 for tokens that may never
  * stand in a text under a grammar (control tokens). is_end(userdata, id): generation stops there. Takes some 100 ms and
- * 10 MB for 262,144 pieces: once per tokenizer. */
+ * 17 MB for 262,144 pieces: once per tokenizer. */
 int tdm_vocabulary_new(struct tdm_vocabulary **ret, uint32_t n_vocab,
                        size_t (*piece)(void *userdata, uint32_t id, const char **ret_data),
                        bool (*is_end)(void *userdata, uint32_t id), void *userdata);
