@@ -95,9 +95,10 @@ static int take_next(struct tdm_job *job, struct tdm_error *err)
         struct tdm_job_drawn *d = &job->drawn;
         struct tdm_job_token token;
         uint32_t at = d->n_taken, id = d->ids[at];
-        bool told = tdm_job_take_token(job, id, 0, 0, &token), last = at + 1 == d->n;
+        bool told, last = at + 1 == d->n;
 
         d->n_taken++;
+        told = tdm_job_take_token(job, id, 0, 0, &token);
         if (job->finished && job->end == TDM_JOB_END_ERROR) {
                 *err = job->error;
                 return job->error.code;

@@ -723,10 +723,11 @@ void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_
         job->end = end;
         if (err)
                 job->error = *err;
-        /* A job that ends at an end token has a whole text, or the token would not have been allowed. */
+        /* A job that ends at an end token has a whole text, or the token would not have been allowed. One that ends
+         * among its drawn tokens is told of to nobody, and the grammar has not followed them. */
         job->text.incomplete =
                 job->text.constraint && !job->text.at_end_token &&
-                (job->prompt.encoding || job->text.masking ||
+                (job->prompt.encoding || job->text.masking || tdm_job_drawn_waits(&job->drawn) ||
                  !tdm_constraint_is_whole(job->text.constraint, job->ids + job->prompt_tokens, job->generated));
         finish_text(job);
         atomic_store_explicit(&job->prompt.cancel_encoding, true, memory_order_relaxed);
