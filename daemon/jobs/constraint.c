@@ -9,6 +9,8 @@
 #define SIZE_C(n) ((size_t)(n))
 /* A step of a grammar takes some nanoseconds. */
 #define QUICK_STEPS 30000u
+/* For tokens that are taken one after the other: thousands, where a job came with them. */
+#define CATCH_UP_NS (5 * TDM_NSEC_PER_MSEC)
 /* Bytes that a constraint is charged with beside source, grammar and matcher. */
 #define CONSTRAINT_BYTES 4096u
 
@@ -445,9 +447,11 @@ static void allow_thought(struct tdm_constraint *c)
         c->words = c->own;
 }
 
-/* The matcher takes the tokens that it has not seen. */
+/* The matcher takes the tokens that it has not seen. -EAGAIN: it has not taken them all yet. */
 static int catch_up(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids, struct tdm_error *err)
 {
+        const uint64_t until_ns = tdm_now_ns() + CATCH_UP_NS;
+
         while (c->n_accepted < n_ids) {
                 int r = tdm_matcher_accept(c->matcher, ids[c->n_accepted]);
 
@@ -459,6 +463,8 @@ static int catch_up(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids,
                 if (r != 1)
                         return r == TDM_E_UNSUPPORTED ? too_much(err) : r;
                 c->n_accepted++;
+                if (c->n_accepted < n_ids && tdm_now_ns() >= until_ns)
+                        return -EAGAIN;
         }
         return 0;
 }

@@ -99,8 +99,8 @@ static void on_made(void *task, bool ran)
         struct making *m = task;
 
         tdm_job_end_mask(m->job, m->ns > SLOW_NS);
-        if (m->r == -ENODATA && tdm_job_drawn_waits(&m->job->drawn))
-                m->r = 0; /* told when the last of them is taken */
+        if (m->r == -EAGAIN || (m->r == -ENODATA && tdm_job_drawn_waits(&m->job->drawn)))
+                m->r = 0; /* asked for again; told when the last of them is taken */
         if (ran && !m->job->finished)
                 mask_settle(m->job, m->r, &m->error);
         if (ran)
