@@ -23,6 +23,7 @@ static void parts_split(struct spread *s, const struct tdm_byte_set *set)
 {
         unsigned n = s->n_parts;
 
+        s->arena->steps += n / 8;
         for (unsigned p = 0; p < n; p++) {
                 struct tdm_byte_set *part = &s->parts[p], inside, outside;
                 uint64_t any_inside = 0, any_outside = 0;
@@ -46,7 +47,10 @@ static void parts_split_fronts(struct spread *s, uint32_t e)
         for (;;) {
                 struct tdm_expr x = *tdm_expr_get(s->arena, e);
 
-                s->arena->steps++;
+                if (s->arena->steps++ > s->arena->max_steps)
+                        s->arena->failed = true;
+                if (s->arena->failed)
+                        return;
                 switch (x.kind) {
                 case TDM_EXPR_KIND_SET:
                         parts_split(s, tdm_expr_set(s->arena, x.a));
@@ -144,4 +148,8 @@ void tdm_parser_spread(struct tdm_parser *p, uint32_t state)
         p->states[state].only = n == 1 ? byte : 256;
         if (n > FEW_BYTES)
                 row_link(p, state, &first);
+        if (p->arena.failed) { /* too much work for now: another time */
+                p->states[state].spread = false;
+                memset(row, 0xff, g->n_classes * sizeof(*row));
+        }
 }
