@@ -312,6 +312,7 @@ static int vocabulary_fill(struct tdm_vocabulary *v)
         for (uint32_t i = 0; i < n_other; i++) {
                 uint32_t skip = (uint32_t)plain_bytes(other[i].data, other[i].size, &chars);
 
+                v->max_plain_chars = TDM_MAX(v->max_plain_chars, chars); /* its tail is walked behind them */
                 other[i].data += skip;
                 other[i].size -= skip;
         }
