@@ -449,7 +449,7 @@ static void test_long_pieces(void **state)
 
 /* Pieces of many characters, and of beginnings of names with what follows them. */
 enum { N_WORDS = 1200 };
-static char words[N_WORDS][72];
+static char words[N_WORDS][80];
 
 static size_t word_piece(void *userdata, uint32_t id, const char **ret_data)
 {
@@ -475,6 +475,11 @@ static void words_make(void)
                         continue;
                 if (id < 330) { /* plain characters: 1 to 70 */
                         memset(words[id], id % 2 ? 'a' : 'n', TDM_MIN(id - 255, 70u));
+                        continue;
+                }
+                if (id == 330) { /* more plain characters than any plain piece has */
+                        memset(words[id], 'a', 75);
+                        words[id][75] = '"';
                         continue;
                 }
                 words[id][0] = 0;
@@ -513,6 +518,8 @@ static void test_masks_of_long_pieces(void **state)
                 { "{\"type\":\"string\"}", "\"aé\"" },
                 { "{\"type\":\"string\",\"maxLength\":3}", "\"nna\"" },
                 { "{\"type\":\"string\",\"maxLength\":40}", "\"naaaé\"" },
+                { "{\"type\":\"string\",\"maxLength\":74}", "\"n" },
+                { "{\"type\":\"string\",\"minLength\":74}", "\"n" },
                 { "{\"type\":\"string\",\"minLength\":2,\"maxLength\":24}", "\"aa\"" },
                 { "{\"type\":\"string\",\"minLength\":90,\"maxLength\":200}", "\"aa" },
                 { "{\"type\":\"string\",\"pattern\":\"^[a-y]{2,50}$\"}", "\"name" },
