@@ -9,8 +9,9 @@
 #define SIZE_C(n) ((size_t)(n))
 /* A step of a grammar takes some nanoseconds. */
 #define QUICK_STEPS 30000u
-/* For tokens that are taken one after the other: thousands, where a job came with them. */
-#define CATCH_UP_NS (5 * TDM_NSEC_PER_MSEC)
+/* For tokens that are taken one after the other: thousands, where a job came with them. On a thread; on the loop. */
+#define CATCH_UP_NS (20 * TDM_NSEC_PER_MSEC)
+#define QUICK_CATCH_UP_NS (2 * TDM_NSEC_PER_MSEC)
 /* Bytes that a constraint is charged with beside source, grammar and matcher. */
 #define CONSTRAINT_BYTES 4096u
 
@@ -447,11 +448,10 @@ static void allow_thought(struct tdm_constraint *c)
         c->words = c->own;
 }
 
-/* The matcher takes the tokens that it has not seen. -EAGAIN: it has not taken them all yet. */
-static int catch_up(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids, struct tdm_error *err)
+/* The matcher takes the tokens that it has not seen, until then. -EAGAIN: it has not taken them all yet. */
+static int catch_up(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids, uint64_t until_ns,
+                    struct tdm_error *err)
 {
-        const uint64_t until_ns = tdm_now_ns() + CATCH_UP_NS;
-
         while (c->n_accepted < n_ids) {
                 int r = tdm_matcher_accept(c->matcher, ids[c->n_accepted]);
 
@@ -485,7 +485,9 @@ int tdm_constraint_mask(struct tdm_constraint *c, const uint32_t *ids, size_t n_
                 c->n_masked = 0;
                 if (mask_thought(c) == 0) {
                         skip_thought(c, &answer, &n_answer);
-                        r = catch_up(c, answer, n_answer, err);
+                        r = catch_up(c, answer, n_answer,
+                                     tdm_now_ns() + (effort == TDM_CONSTRAINT_QUICK ? QUICK_CATCH_UP_NS : CATCH_UP_NS),
+                                     err);
                         if (r != 0)
                                 return r;
                         r = tdm_matcher_mask(c->matcher, &c->words);
@@ -526,7 +528,7 @@ static int accept_ahead(struct tdm_constraint *c, const uint32_t *ids, size_t n_
                 return -ENOMEM;
         if (c->n_accepted < n_ids)
                 c->n_masked = 0;
-        if (catch_up(c, ids, n_ids, err) != 0)
+        if (catch_up(c, ids, n_ids, UINT64_MAX, err) != 0)
                 return -EAGAIN;
         while (*ret_n < n_ahead && r == 1) {
                 r = tdm_matcher_accept(c->matcher, ahead[*ret_n]);
@@ -581,5 +583,5 @@ bool tdm_constraint_is_whole(struct tdm_constraint *c, const uint32_t *ids, size
         if (c->n_accepted < n_ids)
                 c->n_masked = 0;
         tdm_matcher_set_max_steps(c->matcher, QUICK_STEPS);
-        return catch_up(c, ids, n_ids, &err) == 0 && tdm_matcher_is_whole(c->matcher);
+        return catch_up(c, ids, n_ids, UINT64_MAX, &err) == 0 && tdm_matcher_is_whole(c->matcher);
 }
