@@ -82,6 +82,7 @@ class Stage:
             content = members[entry["parts"][0].split("#")[1]]
             entry.update(size=len(content), sha256=hashlib.sha256(content).hexdigest())
         self.write_table()
+        self.port_taken = None
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "TANDEM_", "XDG_")) and k != "CI"}
@@ -94,29 +95,45 @@ class Stage:
             json.dump(self.table, f)
 
     def leave_network(self):
+        """The index's port stays taken, so that no other program answers there."""
+        if self.port_taken:
+            return
         self.server.shutdown()
         self.server.server_close()
+        self.port_taken = socket.socket()
+        self.port_taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.port_taken.bind(self.server.server_address)
+
+    def end(self):
+        self.leave_network()
+        self.port_taken.close()
 
     def kept(self):
         path = os.path.join(self.home, ".cache", "tandem", "released", NAME)
         return {f: os.path.getsize(os.path.join(path, f)) for f in os.listdir(path)} if os.path.isdir(path) else {}
 
     def demo(self, *args, answer=None):
-        """Exit status, standard output and error of `./bootstrap demo`. answer: typed on a terminal."""
+        """Exit status, standard output and error of `./bootstrap demo`. answer: typed on a terminal. The limit only
+        ends what hangs, with all that it started."""
         master = slave = None
         if answer is not None:
             master, slave = pty.openpty()
             os.write(master, answer.encode() + b"\n")
         try:
-            r = subprocess.run(["bash", os.path.join(self.tree, "bootstrap"), "demo", *args], env=self.env,
-                               stdin=slave if slave is not None else subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, timeout=120 * SLOW)
+            p = subprocess.Popen(["bash", os.path.join(self.tree, "bootstrap"), "demo", *args], env=self.env,
+                                 stdin=slave if slave is not None else subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, start_new_session=True)
+            try:
+                out, err = p.communicate(timeout=600 * SLOW)
+            except subprocess.TimeoutExpired:
+                os.killpg(p.pid, signal.SIGKILL)
+                raise
         finally:
             for fd in (master, slave):
                 if fd is not None:
                     os.close(fd)
-        check(not os.path.exists(self.changed), "nothing is installed or built by this test", r.stderr)
-        return r.returncode, r.stdout.decode(), r.stderr.decode()
+        check(not os.path.exists(self.changed), "nothing is installed or built by this test", err)
+        return p.returncode, out.decode(), err.decode()
 
 
 @contextlib.contextmanager
@@ -126,7 +143,7 @@ def stage():
         try:
             yield s
         finally:
-            s.leave_network()
+            s.end()
 
 
 def conversation(out):
