@@ -376,6 +376,17 @@ static unsigned template_check(const char *name, const char *source, size_t size
         return n_wrong;
 }
 
+/* The model of a style that the tests know by its name. */
+static void style_model(const char *name, struct model *m)
+{
+        for (unsigned k = 0; k < TDM_ARRAY_SIZE(styles); k++)
+                if (strcmp(styles[k].name, name) == 0) {
+                        (void)template_check(name, styles[k].template, strlen(styles[k].template), m);
+                        return;
+                }
+        fail_msg("no style is named %s", name);
+}
+
 static void model_deinit(struct model *m)
 {
         tdm_chat_form_destroy(m->form);
@@ -477,12 +488,9 @@ static void test_grammar(void **state)
         };
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
-                unsigned k = 0;
                 struct model m;
 
-                while (strcmp(styles[k].name, cases[i].style) != 0)
-                        k++;
-                (void)template_check(styles[k].name, styles[k].template, strlen(styles[k].template), &m);
+                style_model(cases[i].style, &m);
                 if (grammar_takes(m.form, cases[i].turn, TDM_FORM_PROMPT_SILENT, TDM_FORM_CHOICE_AUTO) !=
                     cases[i].is_taken)
                         fail_msg("%s", cases[i].turn);
@@ -504,11 +512,8 @@ static void test_values(void **state)
                   "\"a text of more than forty bytes, \\\"quoted\\\", and so on\"" },
         };
         struct model m;
-        unsigned k = 0;
 
-        while (strcmp(styles[k].name, "qwen3-coder") != 0)
-                k++;
-        (void)template_check(styles[k].name, styles[k].template, strlen(styles[k].template), &m);
+        style_model("qwen3-coder", &m);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(values); i++) {
                 const struct tdm_form_use use = { .tools = open_tools, .tools_size = sizeof(open_tools) - 1 };
                 _cleanup_(tdm_form_parser_destroyp) struct tdm_form_parser *parser = NULL;
@@ -545,12 +550,9 @@ static void test_piece_in_arguments(void **state)
         const struct tdm_form_part *parts;
         static struct parsed got;
         struct model m;
-        unsigned k = 0;
         size_t n;
 
-        while (strcmp(styles[k].name, "qwen3") != 0)
-                k++;
-        (void)template_check(styles[k].name, styles[k].template, strlen(styles[k].template), &m);
+        style_model("qwen3", &m);
         assert_int_equal(tdm_form_parser_new(&parser, m.form, NULL, &use), 0);
         assert_int_equal(tdm_form_parser_push(parser, turn, sizeof(turn) - 1, &parts, &n), 0);
         parsed_add(&got, parts, n);
@@ -605,13 +607,10 @@ static void test_front(void **state)
                 const struct tdm_form_part *parts;
                 static struct parsed got;
                 struct model m;
-                unsigned k = 0;
                 size_t n;
 
                 memset(&got, 0, sizeof(got));
-                while (strcmp(styles[k].name, cases[i].style) != 0)
-                        k++;
-                (void)template_check(styles[k].name, styles[k].template, strlen(styles[k].template), &m);
+                style_model(cases[i].style, &m);
                 assert_int_equal(tdm_form_parser_new(&parser, m.form, NULL, &use), 0);
                 for (const char *at = cases[i].turn; *at; at++) {
                         if (*at == '|' && cases[i].how & BEGINS) {
