@@ -290,6 +290,32 @@ bool tdm_chat_goes_on(const struct tdm_chat_message *messages, size_t n_messages
                messages[n_messages - 1].size > 0;
 }
 
+/* Refuses a message whose text the template left out: the model would answer without it, and nobody would know why. */
+static int texts_check(const struct tdm_chat_template *t, const struct tdm_chat_message *messages, size_t n,
+                       const struct tdm_chat_prompt *prompt, struct tdm_error *err)
+{
+        static const char *const whose[] = { "the system's", "a user's", "the assistant's", "a tool's" };
+
+        for (size_t i = 0; i < n && t->form; i++) {
+                const struct tdm_chat_message *m = &messages[i];
+                size_t from = 0, to = m->size;
+
+                if (t->form->texts[tdm_chat_form_role(m->role)] != TDM_FORM_TEXT_DROPPED)
+                        continue;
+                while (from < to && strchr(" \n\t\r", m->text[from]))
+                        from++;
+                while (to > from && strchr(" \n\t\r", m->text[to - 1]))
+                        to--;
+                if (from < to && !memmem(prompt->text, prompt->size, m->text + from, to - from))
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "the model's chat template leaves out %s message, so the model would not "
+                                             "see it%s",
+                                             whose[m->role],
+                                             m->role == TDM_CHAT_SYSTEM ? "; put it into the user's message" : "");
+        }
+        return 0;
+}
+
 int tdm_chat_render(const struct tdm_chat *chat, const struct tdm_chat_message *messages, size_t n_messages,
                     const struct tdm_chat_options *options, struct tdm_chat_prompt *ret, struct tdm_error *err)
 {
@@ -298,6 +324,7 @@ int tdm_chat_render(const struct tdm_chat *chat, const struct tdm_chat_message *
         const struct tdm_chat_template *t = tdm_chat_template_for(chat, o->tools.size > 0);
         struct tdm_chat_flat flat = { 0 };
         struct tdm_json_buffer input = { 0 };
+        struct tdm_chat_prompt prompt = { 0 };
         int r;
 
         if (chat->refusal[0])
@@ -316,7 +343,13 @@ int tdm_chat_render(const struct tdm_chat *chat, const struct tdm_chat_message *
         if (r == 0)
                 r = tdm_chat_write_input(t, messages, n_messages, o, &input, err);
         if (r == 0)
-                r = input_render(chat, t, &input, o->now, tdm_chat_goes_on(messages, n_messages), ret, err);
+                r = input_render(chat, t, &input, o->now, tdm_chat_goes_on(messages, n_messages), &prompt, err);
+        if (r == 0)
+                r = texts_check(t, messages, n_messages, &prompt, err);
+        if (r == 0)
+                *ret = prompt;
+        else
+                tdm_chat_prompt_deinit(&prompt);
         free(input.data);
         tdm_chat_flat_deinit(&flat);
         return r < 0 ? tdm_error_set(err, r, "cannot render the conversation: %s", strerror(-r)) : r;

@@ -164,7 +164,11 @@ static void put_content(const struct tdm_chat_template *t, const struct tdm_chat
                 put_text(to, m->text ? m->text : "", m->size);
                 put(to, "}]");
         } else {
+                bool is_list = t->form && t->form->texts[tdm_chat_form_role(m->role)] == TDM_FORM_TEXT_PARTS;
+
+                put(to, is_list ? "[{\"type\":\"text\",\"text\":" : "");
                 put_text(to, m->text ? m->text : "", m->size);
+                put(to, is_list ? "}]" : "");
         }
 }
 

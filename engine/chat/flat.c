@@ -12,7 +12,8 @@ bool tdm_chat_explains_tools(const struct tdm_chat_template *t, const struct tdm
 
 static bool calls_are_text(const struct tdm_chat_template *t)
 {
-        return t->form && (!t->form->renders_calls || t->form->calls == TDM_FORM_CALLS_GENERIC);
+        return t->form && (!t->form->renders_calls || t->form->calls == TDM_FORM_CALLS_GENERIC ||
+                           t->form->texts[TDM_FORM_TOOL_ROLE] == TDM_FORM_TEXT_DROPPED);
 }
 
 bool tdm_chat_is_flat(const struct tdm_chat_template *t, const struct tdm_chat_message *messages, size_t n,
@@ -112,7 +113,7 @@ static int tools_explain(const struct tdm_chat_template *t, const struct tdm_cha
                 return r;
         if (has_system)
                 to = message_add(flat, &messages[0], TDM_CHAT_SYSTEM, false);
-        else if (t->form->takes_system)
+        else if (t->form->texts[TDM_FORM_SYSTEM_ROLE] >= TDM_FORM_TEXT_STRING)
                 to = message_add(flat, &system, TDM_CHAT_SYSTEM, false);
         else
                 to = message_add(flat, &(struct tdm_chat_message){ .role = TDM_CHAT_USER }, TDM_CHAT_USER, false);

@@ -15,6 +15,16 @@ struct tdm_chat_template {
         struct tdm_chat_form *form;    /* NULL: it has none that works */
 };
 
+static inline enum tdm_form_role tdm_chat_form_role(enum tdm_chat_role role)
+{
+        static const enum tdm_form_role roles[] = { [TDM_CHAT_SYSTEM] = TDM_FORM_SYSTEM_ROLE,
+                                                    [TDM_CHAT_USER] = TDM_FORM_USER_ROLE,
+                                                    [TDM_CHAT_ASSISTANT] = TDM_FORM_ASSISTANT_ROLE,
+                                                    [TDM_CHAT_TOOL] = TDM_FORM_TOOL_ROLE };
+
+        return roles[role];
+}
+
 /* Whether what the model writes may begin with a thought that can be told from the answer. */
 static inline bool tdm_chat_template_thinks(const struct tdm_chat_template *t)
 {

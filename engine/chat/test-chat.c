@@ -200,6 +200,97 @@ static void test_llama3(void **state)
         chat_close(&c);
 }
 
+/* The template walks over parts; given strings it would leave all texts out. */
+static const char in_parts[] =
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + ':' }}{% if m.content[0].type != 'image' %} {% endif %}"
+        "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant:' }}{% endif %}";
+
+static void test_parts(void **state)
+{
+        static const char *const markers[] = { "<s>", "<|im_start|>", "<|im_end|>" };
+        struct chat c = chat_with(markers, 3, in_parts);
+
+        ASSERT_READS(
+                &c,
+                "<s><|im_start|>system: Be kind.<|im_end|>\n<|im_start|>user: Hi<|im_end|>\n<|im_start|>assistant: "
+                "Ho<|im_end|>\n<|im_start|>user: <|im_end|><|im_end|>\n<|im_start|>assistant:",
+                10, M(SYSTEM, "Be kind."), M(USER, "Hi"), M(ASSISTANT, "Ho"), M(USER, "<|im_end|>"));
+        /* The model goes on with the last text. */
+        ASSERT_READS(&c, "<s><|im_start|>user: Hi<|im_end|>\n<|im_start|>assistant: Once", 4, M(USER, "Hi"),
+                     M(ASSISTANT, "Once"));
+        ASSERT_READS(&c, "<s><|im_start|>user: <|im_end|>\n<|im_start|>assistant:", 4, M(USER, ""));
+        chat_close(&c);
+}
+
+/* Tools, calls and results stand in texts, and these in parts. */
+static void test_parts_tools(void **state)
+{
+        static const char *const markers[] = { "<s>", "<|im_start|>", "<|im_end|>" };
+        static const struct tdm_chat_call call = { .id = { "a1", 2 }, .name = { "now", 3 }, .arguments = { "{}", 2 } };
+        static const struct tdm_chat_message messages[] = {
+                M(USER, "The time?"),
+                { .role = TDM_CHAT_ASSISTANT, .calls = &call, .n_calls = 1 },
+                { .role = TDM_CHAT_TOOL,
+                  .text = "It is noon.",
+                  .size = 11,
+                  .name = { "now", 3 },
+                  .call_id = { "a1", 2 } }
+        };
+        struct tdm_chat_options options = { .tools = { "[{\"name\":\"now\"}]", 16 } };
+        struct tdm_chat_prompt prompt;
+        struct tdm_error err;
+        struct chat c = chat_with(markers, 3, in_parts);
+
+        if (tdm_chat_render(c.chat, messages, 3, &options, &prompt, &err))
+                fail_msg("%s", err.message);
+        assert_non_null(strstr(prompt.text, "The time?"));
+        assert_non_null(strstr(prompt.text, "{\"name\": \"now\", \"arguments\": {}}"));
+        assert_non_null(strstr(prompt.text, "It is noon."));
+        tdm_chat_prompt_deinit(&prompt);
+        chat_close(&c);
+}
+
+/* A text that the template leaves out is refused, but where it shows it after all. */
+static void test_dropped(void **state)
+{
+        static const char *const markers[] = { "<s>", "<|im_start|>", "<|im_end|>" };
+        static const char system[] = "{{ tools | tojson if tools }}{% for m in messages %}{% if m.role != 'system' or "
+                                     "tools %}{{ m.content }}\n{% endif %}{% endfor %}";
+        static const struct {
+                const char *template;
+                struct tdm_chat_message messages[3];
+                size_t n;
+                const char *tools, *said; /* NULL: it is rendered */
+        } cases[] = {
+                { system, { M(SYSTEM, "Be kind."), M(USER, "Hi") }, 2, "", "leaves out the system's message" },
+                { system, { M(SYSTEM, " \n"), M(USER, "Hi") }, 2, "", NULL },
+                { system, { M(SYSTEM, " Hi"), M(USER, "Hi you") }, 2, "", NULL },
+                { system, { M(SYSTEM, "Be kind."), M(USER, "Hi") }, 2, "[{\"name\":\"now\"}]", NULL },
+                { system, { M(USER, "Hi"), M(ASSISTANT, "Ho"), M(USER, "Hm") }, 3, "", NULL },
+                { "Hello.", { M(USER, "Hi") }, 1, "", "leaves out a user's message" },
+                { "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
+                  { M(USER, "Hi"), M(ASSISTANT, "Ho"), M(USER, "Hm") },
+                  3,
+                  "",
+                  "leaves out the assistant's message" },
+        };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
+                struct chat c = chat_with(markers, 3, cases[i].template);
+                struct tdm_chat_options options = { .tools = { cases[i].tools, strlen(cases[i].tools) } };
+                struct tdm_chat_prompt prompt = { 0 };
+                struct tdm_error err = { 0 };
+                int r = tdm_chat_render(c.chat, cases[i].messages, cases[i].n, &options, &prompt, &err);
+
+                if (r != (cases[i].said ? TDM_E_UNSUPPORTED : 0) ||
+                    (cases[i].said && !strstr(err.message, cases[i].said)))
+                        fail_msg("case %u: %d, %s", i, r, err.message);
+                tdm_chat_prompt_deinit(&prompt);
+                chat_close(&c);
+        }
+}
+
 /* The vocabulary has no such pieces: the template's text is text. */
 static void test_no_pieces(void **state)
 {
@@ -307,9 +398,10 @@ static void test_memory(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_golden), cmocka_unit_test(test_gemma),     cmocka_unit_test(test_chatml),
-                cmocka_unit_test(test_llama3), cmocka_unit_test(test_none),      cmocka_unit_test(test_variables),
-                cmocka_unit_test(test_bytes),  cmocka_unit_test(test_no_pieces), cmocka_unit_test(test_memory),
+                cmocka_unit_test(test_golden), cmocka_unit_test(test_gemma),       cmocka_unit_test(test_chatml),
+                cmocka_unit_test(test_llama3), cmocka_unit_test(test_none),        cmocka_unit_test(test_variables),
+                cmocka_unit_test(test_bytes),  cmocka_unit_test(test_no_pieces),   cmocka_unit_test(test_memory),
+                cmocka_unit_test(test_parts),  cmocka_unit_test(test_parts_tools), cmocka_unit_test(test_dropped),
         };
 
         if (tdm_sigbus_init() < 0)

@@ -269,6 +269,18 @@ static bool begins_in_prompt(struct tdm_form_calls_probe *c, struct tdm_form_tex
         return prompt && before.size > 0 && tdm_form_ends_with(tdm_form_trim(tdm_form_string(prompt)), before);
 }
 
+static void results_take(struct tdm_form_calls_probe *c, const char *const *arguments)
+{
+        _cleanup_(freep) char *calls = calls_write(c, arguments, 1);
+        const struct tdm_form_turn turn = { .content = c->content,
+                                            .calls = calls,
+                                            .has_tools = true,
+                                            .result_of = c->form->is_kimi_id ? kimi_ids[0] : ids[0] };
+
+        if (calls)
+                tdm_form_derive_results(c->form, c->p, turn);
+}
+
 /* Whether these calls are shown in a way that a form can have. 1, 0, -ENOMEM. */
 static int way_try(struct tdm_form_calls_probe *c)
 {
@@ -296,6 +308,7 @@ static int way_try(struct tdm_form_calls_probe *c)
                 return tdm_form_why(c->form, "a call begins in the prompt"), 1;
         c->form->arguments_as_object = !c->as_text;
         c->form->null_content = !c->content || c->content[0] == 'n';
+        results_take(c, arguments);
         if (is_channelled(text))
                 r = channelled_take(c->form);
         else if (has_json)
@@ -354,7 +367,6 @@ int tdm_form_derive_calls(struct tdm_chat_form *form, struct tdm_form_probe *p)
         int r;
 
         form->renders_tools = with && strstr(with, "zqfa");
-        form->takes_system = tdm_form_shows_system(p);
         if (plain_take(&c))
                 r = ways_try(&c);
         else if (c.plain)

@@ -106,6 +106,8 @@ int tdm_chat_form_derive(struct tdm_chat_form **ret, const struct tdm_template *
         int r;
 
         form = calloc(1, sizeof(*form));
+        if (form)
+                tdm_form_derive_texts(form, &p);
         r = form ? tdm_form_derive_thinking(form, &p) : -ENOMEM;
         if (r == 0)
                 r = tdm_form_derive_calls(form, &p);
@@ -143,6 +145,7 @@ static void line_put(struct tdm_json_buffer *to, const char *name, const char *t
 int tdm_chat_form_describe(const struct tdm_chat_form *form, char **ret)
 {
         static const char *const calls[] = { "generic", "json", "tagged", "channelled" };
+        static const char *const texts[] = { "system text", "user text", "assistant text", "tool text" };
         static const char *const strings[] = { "bare", "quoted", "marked" };
         static const char *const types[] = { "string", "number", "boolean", "null", "array", "object" };
         static const char *const prompts[] = { "silent", "open", "closed" };
@@ -152,6 +155,11 @@ int tdm_chat_form_describe(const struct tdm_chat_form *form, char **ret)
         line_put(&to, "calls", calls[form->calls]);
         line_put(&to, "why", form->why[0] ? form->why : NULL);
         line_put(&to, "tools", form->renders_tools ? "shown" : "not shown");
+        for (unsigned i = 0; i < TDM_FORM_N_ROLES; i++)
+                line_put(&to, texts[i],
+                         form->texts[i] == TDM_FORM_TEXT_PARTS   ? "parts" :
+                         form->texts[i] == TDM_FORM_TEXT_DROPPED ? "dropped" :
+                                                                   NULL);
         if (form->renders_calls)
                 line_put(&to, "arguments", form->arguments_as_object ? "object" : "text");
         line_put(&to, "start", m->start);

@@ -70,14 +70,30 @@ enum tdm_form_prompt {
         TDM_FORM_PROMPT_CLOSED, /* there is none: it is closed already, or empty */
 };
 
+enum tdm_form_role {
+        TDM_FORM_SYSTEM_ROLE,
+        TDM_FORM_USER_ROLE,
+        TDM_FORM_ASSISTANT_ROLE,
+        TDM_FORM_TOOL_ROLE,
+        TDM_FORM_N_ROLES,
+};
+
+/* What the template does with the text of a role's message. */
+enum tdm_form_text_as {
+        TDM_FORM_TEXT_REFUSED, /* it refuses all that was tried, in its own words; or nothing is known */
+        TDM_FORM_TEXT_DROPPED, /* it leaves the text out without a word */
+        TDM_FORM_TEXT_STRING,  /* it shows a string */
+        TDM_FORM_TEXT_PARTS,   /* it shows [{"type": "text", "text": …}] alone: a string is refused or dropped */
+};
+
 struct tdm_chat_form {
+        enum tdm_form_text_as texts[TDM_FORM_N_ROLES];
         enum tdm_form_calls calls;
         struct tdm_form_call_marks marks;
         enum tdm_form_strings strings;
         unsigned first_index;     /* where marks have TDM_FORM_INDEX */
         bool renders_tools;       /* the template shows tools */
         bool renders_calls;       /* and calls of earlier turns */
-        bool takes_system;        /* it shows a system's message */
         bool arguments_as_object; /* of earlier calls: the template takes an object, else JSON text */
         bool null_content;        /* and a content of null beside them: it takes no empty text */
         bool python_words;        /* True, False and None may stand for JSON's */

@@ -44,10 +44,11 @@ static inline struct tdm_form_text tdm_form_string(const char *text)
 struct tdm_form_probe {
         const struct tdm_template *template;
         const char *bos, *eos;
-        uint64_t steps;    /* of all renderings so far */
-        bool is_exhausted; /* a limit was reached: the template is not asked again */
-        bool failed;       /* no memory */
-        char refusal[96];  /* of the last rendering */
+        uint64_t steps;                  /* of all renderings so far */
+        bool is_exhausted;               /* a limit was reached: the template is not asked again */
+        bool failed;                     /* no memory */
+        char refusal[96];                /* of the last rendering */
+        bool in_parts[TDM_FORM_N_ROLES]; /* texts are given as lists of parts */
 };
 
 /* The contents of the assistant's turn in a probe. Texts are JSON; NULL: not there. */
@@ -59,6 +60,7 @@ struct tdm_form_turn {
         const char *variables;     /* more members: "\"enable_thinking\":true," */
         bool has_tools, opens;     /* tools are given; the prompt for the next turn follows */
         bool has_system;           /* a system's message is in front */
+        const char *result_of;     /* a tool's result follows, of the call with this id; or NULL */
 };
 
 /* Words that stand in no template. */
@@ -66,16 +68,21 @@ struct tdm_form_turn {
 #define TDM_FORM_THOUGHT "Zqthought"
 #define TDM_FORM_ASKED "Zqasked"
 #define TDM_FORM_SYSTEM "Zqsystem"
+#define TDM_FORM_RESULT "Zqresult"
 
 /* The text, to be freed; NULL where the template fails. */
 char *tdm_form_render(struct tdm_form_probe *p, const struct tdm_form_turn *turn);
 /* Only the user's message, and what the template adds for the next turn. */
 char *tdm_form_render_prompt(struct tdm_form_probe *p, const char *variables, bool with_tools);
-/* Whether a system's message is shown. */
-bool tdm_form_shows_system(struct tdm_form_probe *p);
+/* A system's message in front of the user's. */
+char *tdm_form_render_system(struct tdm_form_probe *p);
 
 /* ---- what is derived ---- */
 
+/* texts of the system, the user and the assistant (roles.c); first, since other probes give texts so. */
+void tdm_form_derive_texts(struct tdm_chat_form *form, struct tdm_form_probe *p);
+/* texts of tools. turn: with a call that the template shows, and a result. */
+void tdm_form_derive_results(struct tdm_chat_form *form, struct tdm_form_probe *p, struct tdm_form_turn turn);
 int tdm_form_derive_thinking(struct tdm_chat_form *form, struct tdm_form_probe *p);
 int tdm_form_derive_calls(struct tdm_chat_form *form, struct tdm_form_probe *p);
 

@@ -46,13 +46,22 @@ static void input_put(struct tdm_json_buffer *to, const char *text)
         tdm_json_write(to, text, strlen(text));
 }
 
-static void turn_put(struct tdm_json_buffer *to, const struct tdm_form_turn *turn)
+/* content: JSON. Only strings become lists of parts. */
+static void content_put(struct tdm_json_buffer *to, const struct tdm_form_probe *p, enum tdm_form_role role,
+                        const char *content)
+{
+        bool in_parts = p->in_parts[role] && content[0] == '"';
+
+        input_put(to, in_parts ? ",\"content\":[{\"type\":\"text\",\"text\":" : ",\"content\":");
+        input_put(to, content);
+        input_put(to, in_parts ? "}]" : "");
+}
+
+static void turn_put(struct tdm_json_buffer *to, const struct tdm_form_probe *p, const struct tdm_form_turn *turn)
 {
         input_put(to, ",{\"role\":\"assistant\"");
-        if (turn->content) {
-                input_put(to, ",\"content\":");
-                input_put(to, turn->content);
-        }
+        if (turn->content)
+                content_put(to, p, TDM_FORM_ASSISTANT_ROLE, turn->content);
         if (turn->reasoning_key) {
                 input_put(to, ",\"");
                 input_put(to, turn->reasoning_key);
@@ -63,6 +72,33 @@ static void turn_put(struct tdm_json_buffer *to, const struct tdm_form_turn *tur
                 input_put(to, turn->calls);
         }
         input_put(to, "}");
+}
+
+static void messages_put(struct tdm_json_buffer *to, const struct tdm_form_probe *p, const struct tdm_form_turn *turn,
+                         bool has_turn)
+{
+        if (turn->has_system) {
+                input_put(to, "{\"role\":\"system\"");
+                content_put(to, p, TDM_FORM_SYSTEM_ROLE, "\"" TDM_FORM_SYSTEM "\"");
+                input_put(to, "},");
+        }
+        input_put(to, "{\"role\":\"user\"");
+        content_put(to, p, TDM_FORM_USER_ROLE, "\"" TDM_FORM_ASKED "\"");
+        input_put(to, "}");
+        if (has_turn)
+                turn_put(to, p, turn);
+        if (turn->result_of) {
+                input_put(to, ",{\"role\":\"tool\",\"name\":\"zqfa\",\"tool_call_id\":\"");
+                input_put(to, turn->result_of);
+                input_put(to, "\"");
+                content_put(to, p, TDM_FORM_TOOL_ROLE, "\"" TDM_FORM_RESULT "\"");
+                input_put(to, "}");
+        }
+        if (turn->ends_with_user) {
+                input_put(to, ",{\"role\":\"user\"");
+                content_put(to, p, TDM_FORM_USER_ROLE, "\"Zqmore\"");
+                input_put(to, "}");
+        }
 }
 
 static char *probe_render(struct tdm_form_probe *p, const struct tdm_form_turn *turn, bool has_turn)
@@ -79,13 +115,7 @@ static char *probe_render(struct tdm_form_probe *p, const struct tdm_form_turn *
         input_put(&to, ",\"documents\":null,\"add_generation_prompt\":");
         input_put(&to, turn->opens ? "true" : "false");
         input_put(&to, ",\"messages\":[");
-        if (turn->has_system)
-                input_put(&to, "{\"role\":\"system\",\"content\":\"" TDM_FORM_SYSTEM "\"},");
-        input_put(&to, "{\"role\":\"user\",\"content\":\"" TDM_FORM_ASKED "\"}");
-        if (has_turn)
-                turn_put(&to, turn);
-        if (turn->ends_with_user)
-                input_put(&to, ",{\"role\":\"user\",\"content\":\"Zqmore\"}");
+        messages_put(&to, p, turn, has_turn);
         input_put(&to, "]}");
         if (to.failed)
                 p->failed = true;
@@ -107,10 +137,9 @@ char *tdm_form_render_prompt(struct tdm_form_probe *p, const char *variables, bo
         return probe_render(p, &turn, false);
 }
 
-bool tdm_form_shows_system(struct tdm_form_probe *p)
+char *tdm_form_render_system(struct tdm_form_probe *p)
 {
         const struct tdm_form_turn turn = { .has_system = true, .opens = true };
-        _cleanup_(freep) char *text = probe_render(p, &turn, false);
 
-        return text && strstr(text, TDM_FORM_SYSTEM);
+        return probe_render(p, &turn, false);
 }

@@ -300,7 +300,34 @@ static const struct style styles[] = {
         { "endless",
           "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
           { "calls: generic", "why: the template takes too long" } },
-        { "refusing", "{{ raise_exception('no') }}", { "calls: generic", "!think" } },
+        { "refusing",
+          "{{ raise_exception('no') }}",
+          { "calls: generic", "!think", "!system text", "!user text", "!assistant text" } },
+        /* Walks over parts: of a string, letter by letter, none has a type. */
+        { "parts alone",
+          "{% for m in messages %}{{ m.role | capitalize }}{% if m.content[0].type == 'image' %}:{% else %}: {% endif "
+          "%}{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}<end_of_utterance>\n"
+          "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}",
+          { "calls: generic", "why: the template shows no calls of earlier turns", "system text: parts",
+            "user text: parts", "assistant text: parts", "end: <end_of_utterance>" } },
+        { "a system in parts",
+          "{% set s = messages[0].content[0].text + '\n\n' if messages[0].role == 'system' else '' %}"
+          "{% for m in messages if m.role != 'system' %}<start_of_turn>{{ m.role }}\n{{ s if loop.first }}"
+          "{{ m.content if m.content is string else m.content[0].text }}<end_of_turn>\n{% endfor %}",
+          { "system text: parts", "!user text", "!assistant text" } },
+        { "no system",
+          "{% for m in messages %}{% if m.role != 'system' %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endif %}"
+          "{% endfor %}",
+          { "system text: dropped", "!user text", "!assistant text" } },
+        { "calls without results",
+          TOOLS_SHOWN "{% for m in messages if m.role != 'tool' %}<|{{ m.role }}|>" CONTENT CALLS(
+                  "<call>{{ f | tojson }}</call>") "<|end|>{% endfor %}",
+          { "calls: json", "tool text: dropped" } },
+        { "results in parts",
+          TOOLS_SHOWN "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'tool' %}{% for p in m.content %}"
+                      "{{ p.text }}{% endfor %}{% else %}" CONTENT CALLS(
+                              "<call>{{ f | tojson }}</call>") "{% endif %}<|end|>{% endfor %}",
+          { "calls: json", "tool text: parts", "!user text" } },
 };
 
 #endif
