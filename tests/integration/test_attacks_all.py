@@ -32,6 +32,7 @@ import process_memory  # noqa: E402
 
 STEP_S, OTHERS, BEYOND_S = 0.25, 3, 1.0
 WARM_S = 15
+KEPT_GRAMMARS = 16  # TDM_GRAMMAR_CACHE_USER_ENTRIES
 MEMORY_BYTES = 1536 << 20
 TEXT = b"Once upon a time there was a little girl named Lily. She liked to play outside in the park. "
 
@@ -397,11 +398,18 @@ def own_gap(d):
     return sorted(b.gaps)[int(len(b.gaps) * 0.99)]
 
 
+def few_grammars(wire, _):
+    """As many as are kept for a user: they push out those that are kept."""
+    finish(wire, *[request(prompt="A king", n=1, regex=f"a{{{i + 1}}}") for i in range(KEPT_GRAMMARS)])
+
+
 def warm_up(d, shared, paths):
-    """What the daemon keeps by design is there: the described models that it caches, and its threads."""
+    """What the daemon keeps by design is there: the described models and compiled grammars that it caches, and its
+    threads. Each time these are the same."""
     for uid in (ATTACKER, SECOND, THIRD, BYSTANDER):
         with wire_of(d, uid) as w:
             long_texts(w, shared)
+            few_grammars(w, shared)
     with wire_of(d, BYSTANDER) as w:
         costly_model(w, shared)
         small_models(w, shared)
