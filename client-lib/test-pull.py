@@ -374,7 +374,7 @@ class Connections(Case):
         p.communicate()
         self.assertEqual(self.files(), ["x.gguf.part", "x.gguf.part.info"])
         here = self.bytes_here()
-        self.assertGreaterEqual(here, 20 << 20)
+        self.assertGreaterEqual(here, (20 << 20) - 16 * 4096)  # each part's last page may be half there
         self.server.gate = None
         self.server.forget()
         self.pull("x.gguf")
