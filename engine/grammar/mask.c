@@ -151,27 +151,178 @@ static uint16_t open_groups(struct tdm_parser *p, const struct tdm_vocabulary *v
         return open;
 }
 
+/* ---- runs: where only a count changes ---- */
+
+enum { RUN_NONE = 1, RUN_LEAST = 4, RUN_WAYS_MAX = 64 };
+
+static const struct tdm_expr *way_front(const struct tdm_parser *p, uint32_t way)
+{
+        const struct tdm_expr *x = tdm_expr_get(&p->arena, p->pairs.items[way].e);
+
+        return x->kind == TDM_EXPR_KIND_CAT ? tdm_expr_get(&p->arena, x->a) : x;
+}
+
+/* Whether the way may read bytes of a set, up to a count, before what follows. */
+static bool way_counts(const struct tdm_parser *p, uint32_t way)
+{
+        const struct tdm_expr *x = way_front(p, way);
+
+        return x->kind == TDM_EXPR_KIND_REP && x->b == 0 && x->c != TDM_EXPR_INF &&
+               tdm_expr_get(&p->arena, x->a)->kind == TDM_EXPR_KIND_SET;
+}
+
+/* Whether all ways that count do so alike, and no other way begins with a byte of their set. */
+static bool run_front(const struct tdm_parser *p, const struct tdm_state *s, struct tdm_expr *ret_front)
+{
+        const struct tdm_byte_set *set;
+        struct tdm_byte_set others = { 0 };
+
+        *ret_front = (struct tdm_expr){ 0 };
+        for (uint32_t i = s->at; i < s->at + s->n; i++) {
+                const struct tdm_expr *x = way_front(p, i);
+
+                if (!way_counts(p, i))
+                        continue;
+                if (ret_front->kind == TDM_EXPR_KIND_NONE)
+                        *ret_front = *x;
+                else if (x->a != ret_front->a || x->c != ret_front->c)
+                        return false;
+        }
+        if (ret_front->kind == TDM_EXPR_KIND_NONE || ret_front->c < RUN_LEAST)
+                return false;
+        for (uint32_t i = s->at; i < s->at + s->n; i++)
+                if (!way_counts(p, i))
+                        tdm_expr_first(&p->arena, p->pairs.items[i].e, &others);
+        set = tdm_expr_set(&p->arena, tdm_expr_get(&p->arena, ret_front->a)->a);
+        for (unsigned i = 0; i < 4; i++)
+                if (set->bits[i] & others.bits[i])
+                        return false;
+        return true;
+}
+
+/* Whether the state t, one byte of the run behind s, has the ways of s with another count. */
+static bool run_goes_on(const struct tdm_parser *p, const struct tdm_state *s, const struct tdm_state *t)
+{
+        const struct tdm_pair *pairs = p->pairs.items;
+        uint32_t i = s->at, k = t->at;
+
+        if (s->n != t->n || s->whole != t->whole)
+                return false;
+        for (;; i++, k++) { /* the others, which are sorted alike */
+                while (i < s->at + s->n && way_counts(p, i))
+                        i++;
+                while (k < t->at + t->n && way_counts(p, k))
+                        k++;
+                if (i == s->at + s->n || k == t->at + t->n)
+                        break;
+                if (pairs[i].e != pairs[k].e || pairs[i].frame != pairs[k].frame)
+                        return false;
+        }
+        if (i != s->at + s->n || k != t->at + t->n)
+                return false;
+        for (i = s->at; i < s->at + s->n; i++) {
+                const struct tdm_expr *x = tdm_expr_get(&p->arena, pairs[i].e);
+                uint32_t rest = x->kind == TDM_EXPR_KIND_CAT ? x->b : TDM_EXPR_EPS;
+
+                for (k = t->at; way_counts(p, i) && k < t->at + t->n; k++) {
+                        const struct tdm_expr *y = tdm_expr_get(&p->arena, pairs[k].e);
+
+                        if (way_counts(p, k) && pairs[k].frame == pairs[i].frame &&
+                            (y->kind == TDM_EXPR_KIND_CAT ? y->b : TDM_EXPR_EPS) == rest)
+                                break;
+                }
+                if (k == t->at + t->n)
+                        return false;
+        }
+        return true;
+}
+
+/* How many bytes of states[state].run_set may follow the state and change nothing but how many more may: RUN_NONE where
+ * it is no such state. White space and bounded numbers are runs. A walk counts there and makes no states. */
+static uint32_t run_of(struct tdm_parser *p, uint32_t state)
+{
+        struct tdm_state s = p->states[state], t;
+        struct tdm_expr front;
+        uint32_t set, next;
+        uint8_t byte = 0;
+
+        if (s.run > 0)
+                return s.run;
+        p->arena.steps += s.n;
+        p->states[state].run = RUN_NONE;
+        if (s.n > RUN_WAYS_MAX || !run_front(p, &s, &front))
+                return RUN_NONE;
+        set = tdm_expr_get(&p->arena, front.a)->a;
+        while (!tdm_byte_set_has(tdm_expr_set(&p->arena, set), byte))
+                byte++;
+        next = tdm_parser_step(p, state, byte);
+        if (p->arena.failed)
+                p->states[state].run = 0;
+        if (next == TDM_STATE_DEAD)
+                return RUN_NONE;
+        t = p->states[next];
+        if (!run_goes_on(p, &s, &t))
+                return RUN_NONE;
+        p->states[state].run_set = set;
+        p->states[state].run = (uint16_t)TDM_MIN(front.c, (uint32_t)UINT16_MAX);
+        return p->states[state].run;
+}
+
 static bool has_children(const struct tdm_trie *trie, uint32_t node)
 {
         return trie->nodes[node].children < trie->nodes[node + 1].children;
 }
 
+#define ROOM_UNKNOWN UINT32_MAX
+
 /* The node's children, as far as the state may go on with them. */
-static struct tdm_mask_level level_of(struct walk *w, const struct tdm_trie *trie, uint32_t node, uint32_t state)
+static struct tdm_mask_level level_of(struct walk *w, const struct tdm_trie *trie, uint32_t node, uint32_t state,
+                                      uint32_t room)
 {
         struct tdm_mask_level l = { .state = state,
                                     .at = trie->nodes[node].children,
                                     .end = trie->nodes[node + 1].children };
         const uint8_t *found;
 
+        if (l.at == l.end)
+                return l;
         if (!w->parser->states[state].spread)
                 tdm_parser_spread(w->parser, state);
-        if (w->parser->states[state].only > 255 || l.at == l.end)
-                return l;
-        found = memchr(trie->child_bytes + l.at, w->parser->states[state].only, l.end - l.at);
-        l.at = found ? (uint32_t)(found - trie->child_bytes) : l.end;
-        l.end = found ? l.at + 1 : l.end;
+        if (w->parser->states[state].only <= 255) {
+                found = memchr(trie->child_bytes + l.at, w->parser->states[state].only, l.end - l.at);
+                l.at = found ? (uint32_t)(found - trie->child_bytes) : l.end;
+                l.end = found ? l.at + 1 : l.end;
+        }
+        l.room = room != ROOM_UNKNOWN ? room : run_of(w->parser, state);
         return l;
+}
+
+/* The state behind a byte, or the same one, where a run goes on. *ret_room: what is left of the run. */
+static inline uint32_t level_step(struct walk *w, const struct tdm_mask_level *l, uint8_t byte, uint32_t *ret_room)
+{
+        struct tdm_parser *p = w->parser;
+        const struct tdm_state *s = &p->states[l->state];
+
+        *ret_room = ROOM_UNKNOWN;
+        if (s->run <= RUN_NONE || !tdm_byte_set_has(tdm_expr_set(&p->arena, s->run_set), byte))
+                return tdm_parser_step(p, l->state, byte);
+        if (l->room == 0)
+                return TDM_STATE_DEAD;
+        *ret_room = l->room - 1;
+        return l->state;
+}
+
+/* To the next child on the way: false where the walk is over, or takes too many steps. */
+static inline bool walk_next(struct walk *w, struct tdm_mask_level **level, uint32_t *ret_at)
+{
+        struct tdm_mask_level *l = *level;
+
+        while (l->at == l->end)
+                if (l-- == w->levels)
+                        return false;
+        *level = l;
+        *ret_at = l->at++;
+        return goes_on(w);
 }
 
 #define NO_GROUP TDM_GROUPS
@@ -188,35 +339,27 @@ static bool node_add(struct walk *w, const struct tdm_trie *trie, unsigned group
         return !all && has_children(trie, at);
 }
 
-/* The pieces behind a node that state stands behind. */
-static void walk_below(struct walk *w, const struct tdm_trie *trie, unsigned group, uint32_t at, uint32_t state)
+/* The pieces behind a node that state stands behind, with room in its run. */
+static void walk_below(struct walk *w, const struct tdm_trie *trie, unsigned group, uint32_t at, uint32_t state,
+                       uint32_t room)
 {
         struct tdm_mask_level *l = w->levels;
 
-        *l = level_of(w, trie, at, state);
-        for (;;) {
-                uint32_t next;
+        *l = level_of(w, trie, at, state, room);
+        while (walk_next(w, &l, &at)) {
+                uint32_t next = level_step(w, l, trie->child_bytes[at], &room);
 
-                if (l->at == l->end) {
-                        if (l-- == w->levels)
-                                return;
-                        continue;
-                }
-                if (!goes_on(w))
-                        return;
-                at = l->at++;
-                next = tdm_parser_step(w->parser, l->state, trie->child_bytes[at]);
                 if (next == TDM_STATE_DEAD)
                         continue;
                 at = trie->child_nodes[at];
                 if (node_add(w, trie, group, at, next))
-                        *++l = level_of(w, trie, at, next);
+                        *++l = level_of(w, trie, at, next, room);
         }
 }
 
 static void walk(struct walk *w, const struct tdm_trie *trie, uint32_t state)
 {
-        walk_below(w, trie, NO_GROUP, 0, state);
+        walk_below(w, trie, NO_GROUP, 0, state, ROOM_UNKNOWN);
 }
 
 static const struct tdm_trie *trie_of(const struct tdm_vocabulary *v, unsigned t)
@@ -228,17 +371,18 @@ static const struct tdm_trie *trie_of(const struct tdm_vocabulary *v, unsigned t
 static void walk_starts(struct walk *w, uint32_t state, const struct tdm_byte_set *bytes)
 {
         const struct tdm_vocabulary *v = w->vocabulary;
+        struct tdm_mask_level l = { .state = state, .room = run_of(w->parser, state) };
 
         for (unsigned i = 0; i < 4; i++) {
                 for (uint64_t left = bytes->bits[i]; left; left &= left - 1) {
                         uint8_t byte = (uint8_t)(i * 64 + (unsigned)__builtin_ctzll(left));
-                        uint32_t next = tdm_parser_step(w->parser, state, byte);
+                        uint32_t room, next = level_step(w, &l, byte, &room);
 
                         for (unsigned t = 0; t <= TDM_GROUPS && next != TDM_STATE_DEAD; t++) {
                                 uint32_t node = v->starts[byte][t];
 
                                 if (node && node_add(w, trie_of(v, t), t, node, next))
-                                        walk_below(w, trie_of(v, t), t, node, next);
+                                        walk_below(w, trie_of(v, t), t, node, next, room);
                         }
                 }
         }
@@ -254,7 +398,7 @@ static void walk_plain(struct walk *w, uint32_t state)
                         for (uint32_t i = 0; i < v->n_words; i++)
                                 w->words[i] |= v->groups[g].slice[i];
                 else
-                        walk_below(w, &v->groups[g].trie, g, 0, state);
+                        walk_below(w, &v->groups[g].trie, g, 0, state, ROOM_UNKNOWN);
         }
 }
 
@@ -263,20 +407,13 @@ static void walk_plain(struct walk *w, uint32_t state)
 static void walk_differing(struct walk *w, const struct tdm_trie *trie, uint32_t state, uint32_t other)
 {
         struct tdm_mask_level *l = w->levels;
+        uint32_t at;
 
-        *l = (struct tdm_mask_level){ state, other, trie->nodes[0].children, trie->nodes[1].children };
-        for (;;) {
+        *l = (struct tdm_mask_level){ state, other, trie->nodes[0].children, trie->nodes[1].children, 0 };
+        while (walk_next(w, &l, &at)) {
                 const struct tdm_trie_node *node;
-                uint32_t at, next, next_other;
+                uint32_t next, next_other;
 
-                if (l->at == l->end) {
-                        if (l-- == w->levels)
-                                return;
-                        continue;
-                }
-                if (!goes_on(w))
-                        return;
-                at = l->at++;
                 next = tdm_parser_step(w->parser, l->state, trie->child_bytes[at]);
                 next_other = l->other == TDM_STATE_DEAD ? l->other :
                                                           tdm_parser_step(w->parser, l->other, trie->child_bytes[at]);
@@ -289,7 +426,7 @@ static void walk_differing(struct walk *w, const struct tdm_trie *trie, uint32_t
                         continue;
                 }
                 set_ids(w->words, trie->ids + node->ids, node[1].ids - node->ids);
-                *++l = (struct tdm_mask_level){ next, next_other, node->children, node[1].children };
+                *++l = (struct tdm_mask_level){ next, next_other, node->children, node[1].children, 0 };
         }
 }
 

@@ -9,6 +9,7 @@
 struct tdm_mask_level {
         uint32_t state, other; /* of the parser; other: the one that is compared with */
         uint32_t at, end;      /* children that are still to be looked at */
+        uint32_t room;         /* of the state's run: bytes that are left of it */
 };
 
 /* levels: room for the deepest trie's depth + 1. words: [vocabulary->n_words]. -E2BIG when the parser ran out of

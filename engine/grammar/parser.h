@@ -31,6 +31,8 @@ struct tdm_state {
         bool spread;    /* parser-spread.c has linked its steps */
         uint16_t open;  /* mask.c: for which groups of pieces it is open */
         uint16_t only;  /* where spread: the byte that alone can follow, or 256 */
+        uint16_t run;   /* mask.c: how many bytes of run_set may follow that change nothing but this count */
+        uint32_t run_set;
 };
 
 struct tdm_frame {
