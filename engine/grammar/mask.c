@@ -93,64 +93,6 @@ static uint32_t plain_room(struct tdm_parser *p, uint32_t state, uint32_t max_ch
         return room;
 }
 
-/* The single bytes that are a text of e, and whether each wide character is one. */
-static void chars_taken(struct tdm_parser *p, uint32_t e, struct tdm_byte_set *bytes, bool *wide)
-{
-        uint32_t rest, at = e;
-        struct tdm_expr x;
-
-        for (;;) {
-                x = *tdm_expr_get(&p->arena, at);
-                if (x.kind == TDM_EXPR_KIND_ALT) {
-                        struct tdm_expr branch = *tdm_expr_get(&p->arena, x.a);
-
-                        if (branch.kind == TDM_EXPR_KIND_SET)
-                                tdm_expr_first(&p->arena, x.a, bytes);
-                        at = x.b;
-                        continue;
-                }
-                if (x.kind == TDM_EXPR_KIND_SET)
-                        tdm_expr_first(&p->arena, at, bytes);
-                break;
-        }
-        rest = tdm_expr_and(&p->arena, p->grammar->wide_char, tdm_expr_not(&p->arena, e));
-        *wide = !tdm_expr_alive(&p->arena, rest) && !p->arena.failed;
-}
-
-enum { OPEN_KNOWN = 1 << 15 };
-
-/* For which groups the state is open: any piece of the group may follow it. */
-static uint16_t open_groups(struct tdm_parser *p, const struct tdm_vocabulary *v, uint32_t state)
-{
-        struct tdm_state s = p->states[state];
-        uint16_t open = OPEN_KNOWN;
-
-        if (s.open)
-                return s.open;
-        for (uint32_t i = 0; i < s.n && i < 16; i++) {
-                struct tdm_expr x = *tdm_expr_get(&p->arena, p->pairs.items[s.at + i].e);
-                struct tdm_byte_set bytes = { 0 };
-                bool wide;
-
-                if (x.kind == TDM_EXPR_KIND_CAT)
-                        x = *tdm_expr_get(&p->arena, x.a);
-                if (x.kind != TDM_EXPR_KIND_REP || x.flags & TDM_EXPR_HAS_CALL)
-                        continue;
-                chars_taken(p, x.a, &bytes, &wide);
-                for (unsigned g = 0; g < TDM_GROUPS; g++) {
-                        const struct tdm_group *group = &v->groups[g];
-                        bool all = x.c >= group->max_chars && (wide || !group->wide);
-
-                        for (unsigned k = 0; k < 2; k++)
-                                all = all && !(group->bytes.bits[k] & ~bytes.bits[k]);
-                        if (all)
-                                open |= (uint16_t)(1u << g);
-                }
-        }
-        p->states[state].open = open;
-        return open;
-}
-
 /* ---- runs: where only a count changes ---- */
 
 enum { RUN_NONE = 1, RUN_LEAST = 4, RUN_WAYS_MAX = 64 };
@@ -333,7 +275,7 @@ static bool node_add(struct walk *w, const struct tdm_trie *trie, unsigned group
 {
         const struct tdm_trie_node *node = &trie->nodes[at];
         bool all = group != NO_GROUP && has_children(trie, at) &&
-                   open_groups(w->parser, w->vocabulary, state) >> group & 1;
+                   tdm_mask_is_open(w->parser, w->vocabulary, state, group);
 
         set_ids(w->words, trie->ids + node->ids, (all ? trie->nodes[node->end].ids : node[1].ids) - node->ids);
         return !all && has_children(trie, at);
@@ -391,10 +333,9 @@ static void walk_starts(struct walk *w, uint32_t state, const struct tdm_byte_se
 static void walk_plain(struct walk *w, uint32_t state)
 {
         const struct tdm_vocabulary *v = w->vocabulary;
-        uint16_t open = open_groups(w->parser, v, state);
 
         for (unsigned g = 0; g < TDM_GROUPS; g++) {
-                if (open >> g & 1)
+                if (tdm_mask_is_open(w->parser, v, state, g))
                         for (uint32_t i = 0; i < v->n_words; i++)
                                 w->words[i] |= v->groups[g].slice[i];
                 else
@@ -477,7 +418,7 @@ static unsigned byte_set_count(const struct tdm_byte_set *set)
 }
 
 /* Few first bytes are looked up, more are met on a walk. Most are what a text or a name can begin with. */
-enum { FEW_BYTES = 16, MOST_BYTES = 64 };
+enum { FEW_BYTES = 32, MOST_BYTES = 64 };
 
 static void fill_elsewhere(struct walk *w, uint32_t state)
 {

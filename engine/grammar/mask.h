@@ -12,6 +12,10 @@ struct tdm_mask_level {
         uint32_t room;         /* of the state's run: bytes that are left of it */
 };
 
+/* Whether any piece of the group may follow the state. False too where parser->arena.failed. */
+bool tdm_mask_is_open(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state,
+                      unsigned group);
+
 /* levels: room for the deepest trie's depth + 1. words: [vocabulary->n_words]. -E2BIG when the parser ran out of
  * steps or memory; words are garbage then. */
 int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state,
