@@ -113,11 +113,17 @@ static bool search_text(struct tdm_arena *arena, uint32_t e)
                 tdm_expr_list_add(arena, &stack, 0);
         while (stack.n > 0 && found == UINT32_MAX && !arena->failed) {
                 uint32_t at = stack.items[--stack.n];
+                struct tdm_byte_set first = { 0 };
 
+                tdm_expr_first(arena, search.items[at].e, &first);
                 for (unsigned b = 0; b < arena->n_representatives && found == UINT32_MAX; b++) {
-                        uint32_t next = tdm_expr_derive(arena, search.items[at].e, arena->representatives[b]);
-                        uint8_t flags = known(arena, next);
+                        uint32_t next;
+                        uint8_t flags;
 
+                        if (!tdm_byte_set_has(&first, arena->representatives[b]))
+                                continue;
+                        next = tdm_expr_derive(arena, search.items[at].e, arena->representatives[b]);
+                        flags = known(arena, next);
                         if (arena->failed)
                                 break;
                         if (flags & TDM_EXPR_ALIVE) {

@@ -521,6 +521,7 @@ void tdm_expr_first(const struct tdm_arena *arena, uint32_t e, struct tdm_byte_s
 {
         for (;;) {
                 const struct tdm_expr *x = tdm_expr_get(arena, e);
+                struct tdm_byte_set one = { 0 }, other = { 0 };
 
                 switch (x->kind) {
                 case TDM_EXPR_KIND_SET:
@@ -541,8 +542,11 @@ void tdm_expr_first(const struct tdm_arena *arena, uint32_t e, struct tdm_byte_s
                         e = x->a;
                         continue;
                 case TDM_EXPR_KIND_AND:
-                        e = x->a;
-                        continue;
+                        tdm_expr_first(arena, x->a, &one);
+                        tdm_expr_first(arena, x->b, &other);
+                        for (unsigned i = 0; i < 4; i++)
+                                set->bits[i] |= one.bits[i] & other.bits[i];
+                        return;
                 case TDM_EXPR_KIND_MOD:
                         tdm_byte_set_add(set, '0', '9');
                         tdm_byte_set_add(set, '.', '.');
