@@ -6,21 +6,32 @@
 #include "engine/grammar/mask.h"
 
 /* Where the bytes of a character beyond ASCII stand. U+2028 and U+2029 are left out, as in the groups. */
-enum { PLACE_START, ONE_LEFT, TWO_LEFT, THREE_LEFT, BEHIND_E0, BEHIND_ED, BEHIND_F0, BEHIND_F4, BEHIND_E2, BEHIND_E280 };
+enum {
+        PLACE_START,
+        ONE_LEFT,
+        TWO_LEFT,
+        THREE_LEFT,
+        BEHIND_E0,
+        BEHIND_ED,
+        BEHIND_F0,
+        BEHIND_F4,
+        BEHIND_E2,
+        BEHIND_E280
+};
 
 static const struct {
         uint8_t place, low, high, next;
 } utf8_edges[] = {
-        { PLACE_START, 0xc2, 0xdf, ONE_LEFT },   { PLACE_START, 0xe0, 0xe0, BEHIND_E0 },
-        { PLACE_START, 0xe1, 0xe1, TWO_LEFT },   { PLACE_START, 0xe2, 0xe2, BEHIND_E2 },
-        { PLACE_START, 0xe3, 0xec, TWO_LEFT },   { PLACE_START, 0xed, 0xed, BEHIND_ED },
-        { PLACE_START, 0xee, 0xef, TWO_LEFT },   { PLACE_START, 0xf0, 0xf0, BEHIND_F0 },
-        { PLACE_START, 0xf1, 0xf3, THREE_LEFT }, { PLACE_START, 0xf4, 0xf4, BEHIND_F4 },
-        { ONE_LEFT, 0x80, 0xbf, PLACE_START },   { TWO_LEFT, 0x80, 0xbf, ONE_LEFT },
-        { THREE_LEFT, 0x80, 0xbf, TWO_LEFT },    { BEHIND_E0, 0xa0, 0xbf, ONE_LEFT },
-        { BEHIND_ED, 0x80, 0x9f, ONE_LEFT },     { BEHIND_F0, 0x90, 0xbf, TWO_LEFT },
-        { BEHIND_F4, 0x80, 0x8f, TWO_LEFT },     { BEHIND_E2, 0x80, 0x80, BEHIND_E280 },
-        { BEHIND_E2, 0x81, 0xbf, ONE_LEFT },     { BEHIND_E280, 0x80, 0xa7, PLACE_START },
+        { PLACE_START, 0xc2, 0xdf, ONE_LEFT },    { PLACE_START, 0xe0, 0xe0, BEHIND_E0 },
+        { PLACE_START, 0xe1, 0xe1, TWO_LEFT },    { PLACE_START, 0xe2, 0xe2, BEHIND_E2 },
+        { PLACE_START, 0xe3, 0xec, TWO_LEFT },    { PLACE_START, 0xed, 0xed, BEHIND_ED },
+        { PLACE_START, 0xee, 0xef, TWO_LEFT },    { PLACE_START, 0xf0, 0xf0, BEHIND_F0 },
+        { PLACE_START, 0xf1, 0xf3, THREE_LEFT },  { PLACE_START, 0xf4, 0xf4, BEHIND_F4 },
+        { ONE_LEFT, 0x80, 0xbf, PLACE_START },    { TWO_LEFT, 0x80, 0xbf, ONE_LEFT },
+        { THREE_LEFT, 0x80, 0xbf, TWO_LEFT },     { BEHIND_E0, 0xa0, 0xbf, ONE_LEFT },
+        { BEHIND_ED, 0x80, 0x9f, ONE_LEFT },      { BEHIND_F0, 0x90, 0xbf, TWO_LEFT },
+        { BEHIND_F4, 0x80, 0x8f, TWO_LEFT },      { BEHIND_E2, 0x80, 0x80, BEHIND_E280 },
+        { BEHIND_E2, 0x81, 0xbf, ONE_LEFT },      { BEHIND_E280, 0x80, 0xa7, PLACE_START },
         { BEHIND_E280, 0xaa, 0xbf, PLACE_START },
 };
 
@@ -161,8 +172,7 @@ static void open_by_count(struct tdm_parser *p, const struct tdm_vocabulary *v, 
                 for (unsigned g = 0; g < TDM_GROUPS; g++) {
                         const struct tdm_group *group = &v->groups[g];
 
-                        if (x.c >= group->max_chars && (wide || !group->wide) &&
-                            byte_set_covers(&bytes, &group->bytes))
+                        if (x.c >= group->max_chars && (wide || !group->wide) && byte_set_covers(&bytes, &group->bytes))
                                 open |= (uint16_t)(1u << g);
                 }
         }

@@ -274,8 +274,8 @@ static inline bool walk_next(struct walk *w, struct tdm_mask_level **level, uint
 static bool node_add(struct walk *w, const struct tdm_trie *trie, unsigned group, uint32_t at, uint32_t state)
 {
         const struct tdm_trie_node *node = &trie->nodes[at];
-        bool all = group != NO_GROUP && has_children(trie, at) &&
-                   tdm_mask_is_open(w->parser, w->vocabulary, state, group);
+        bool all =
+                group != NO_GROUP && has_children(trie, at) && tdm_mask_is_open(w->parser, w->vocabulary, state, group);
 
         set_ids(w->words, trie->ids + node->ids, (all ? trie->nodes[node->end].ids : node[1].ids) - node->ids);
         return !all && has_children(trie, at);

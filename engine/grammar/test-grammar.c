@@ -427,7 +427,7 @@ static bool no_end(void *userdata, uint32_t id)
 static void test_long_pieces(void **state)
 {
         enum { N = 20000 };
-        static const char pairs[] = "([a-z][a-z])*";
+        static const char pairs[] = "([a-z][a-y])*"; /* so that some pieces are not allowed */
         _cleanup_(tdm_vocabulary_unrefp) struct tdm_vocabulary *v = NULL;
         _cleanup_(tdm_grammar_unrefp) struct tdm_grammar *g = NULL;
         _cleanup_(tdm_matcher_destroyp) struct tdm_matcher *m = NULL;
