@@ -140,4 +140,29 @@ def at_any_moment():
     print(f"FIGURE ending: {len(took)} times, the longest took {max(took):.1f} s; begun: {dict(begun)}")
 
 
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from tandem_test import Daemon
+with Daemon() as d:
+    print(d.dir, *d.pids(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@test
+def a_killed_test_leaves_no_daemon():
+    r = subprocess.run([sys.executable, "-B", "-c", KILLED, os.path.dirname(sys.modules["tandem_test"].__file__)],
+                       stdout=subprocess.PIPE, text=True, timeout=60 * SLOW)
+    equal(r.returncode, -signal.SIGKILL, "how the other test ended")
+    folder, *pids = r.stdout.split()
+    try:
+        check(len(pids) > 1, "tandemd and its workers", r.stdout)
+        wait_for(lambda: not any(alive(int(pid)) for pid in pids), f"the end of {pids}", 15)
+    finally:
+        for pid in filter(alive, map(int, pids)):
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(folder)
+
+
 main()

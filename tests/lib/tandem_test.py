@@ -264,6 +264,11 @@ def request(prompt=PROMPT, n=64, temp=0.0, seed=0, top_k=0, top_p=0.0, min_p=0.0
 # ---- the daemon
 
 
+# What a test starts by this ends with it, however the test ends. Start it from the main thread: to the kernel, the
+# thread that starts a process is its parent.
+ENDS_WITH_TEST = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL")
+
+
 class Daemon:
     """A private tandemd. Use it in a `with`."""
 
@@ -312,7 +317,7 @@ class Daemon:
         return env
 
     def start(self):
-        command = [*self.prefix, os.path.join(BIN, "tandemd"), "--system" if self.system else "--user",
+        command = [*ENDS_WITH_TEST, *self.prefix, os.path.join(BIN, "tandemd"), "--system" if self.system else "--user",
                    "--socket", self.socket, "--bus", "none"]
         for m in self.models:
             command += ["--model", m]
