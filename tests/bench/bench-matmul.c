@@ -2,12 +2,13 @@
  * widths blocks of 256 divide.
  *
  *   bench-matmul [-t THREADS] [-k c|avx2|avx512] [-w q8_0|q4_k|f16|… any type] [-a i8|i16|f32] [-r ROWS] [-s MS] [-m
- * MIB]
+ * MIB] [-x OUTPUTSxINPUTS: this shape alone]
  *
  * Weights rotate through 256 MiB, so that they come from memory as they do in a model, in huge pages as there. Less
  * (-m) than the cache holds shows what the instructions alone take. The best of several rounds counts: the machine may
  * be busy with other things. */
 #include <getopt.h>
+#include <inttypes.h>
 #include <strings.h>
 #include "common/hugepage.h"
 #include "engine/host/matmul.h"
@@ -16,7 +17,7 @@
 
 static uint64_t rotate_bytes = UINT64_C(256) << 20;
 
-static const struct shape {
+static struct shape {
         const char *name;
         uint32_t rows, cols;
 } shapes[] = {
@@ -82,7 +83,7 @@ static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, cons
 int main(int argc, char **argv)
 {
         uint32_t all_rows[] = { 1, 8, 32, 128, 512 };
-        size_t n_all_rows = TDM_ARRAY_SIZE(all_rows);
+        size_t n_all_rows = TDM_ARRAY_SIZE(all_rows), n_shapes = TDM_ARRAY_SIZE(shapes);
         _cleanup_(tdm_pool_destroyp) struct tdm_pool *pool = NULL;
         _cleanup_(freep) uint8_t *memory = NULL;
         const struct tdm_kernels *kernels = tdm_kernels_choose(NULL);
@@ -92,7 +93,7 @@ int main(int argc, char **argv)
         enum tdm_act act = TDM_ACT_I8;
         int c;
 
-        while ((c = getopt(argc, argv, "t:k:w:a:r:s:m:")) != -1) {
+        while ((c = getopt(argc, argv, "t:k:w:a:r:s:m:x:")) != -1) {
                 switch (c) {
                 case 't':
                         n_threads = (unsigned)atoi(optarg);
@@ -122,6 +123,13 @@ int main(int argc, char **argv)
                 case 'm':
                         rotate_bytes = (uint64_t)TDM_MAX(atoi(optarg), 1) << 20;
                         break;
+                case 'x':
+                        shapes[0].name = "";
+                        if (sscanf(optarg, "%" SCNu32 "x%" SCNu32, &shapes[0].rows, &shapes[0].cols) != 2 ||
+                            shapes[0].rows == 0 || shapes[0].cols == 0)
+                                return 2;
+                        n_shapes = 1;
+                        break;
                 default:
                         return 2;
                 }
@@ -139,7 +147,7 @@ int main(int argc, char **argv)
                 /* any byte pair is a small f16, any byte of MXFP4 a scale that makes no denormal */
                 memory[i] = (uint8_t)(i * 7 % 61 + (type == TDM_TYPE_MXFP4 ? 100 : 0));
         printf("%s, %u threads, activations %s\n", kernels->describe, tdm_pool_n_threads(pool), act_names[act]);
-        for (size_t s = 0; s < TDM_ARRAY_SIZE(shapes); s++)
+        for (size_t s = 0; s < n_shapes; s++)
                 for (size_t r = 0; r < n_all_rows; r++)
                         if (shapes[s].cols % tdm_type_info(type)->block_values == 0)
                                 bench(pool, kernels, &shapes[s], type, act, all_rows[r], budget_ns, memory);
