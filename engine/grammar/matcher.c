@@ -69,6 +69,8 @@ size_t tdm_matcher_bytes(const struct tdm_matcher *m)
 {
         size_t n = sizeof(*m) + tdm_parser_bytes(&m->parser);
 
+        if (m->vocabulary)
+                n += ((size_t)m->vocabulary->max_depth + 1) * sizeof(*m->levels);
         for (unsigned i = 0; i < N_MASKS; i++)
                 if (m->masks[i].words)
                         n += m->vocabulary->n_words * sizeof(uint64_t);
