@@ -13,8 +13,12 @@ struct tdm_rule {
         bool nullable, productive;
 };
 
+struct tdm_parser;
+
 struct tdm_grammar {
         atomic_uint refs;
+        _Atomic(struct tdm_parser *) spare; /* tables that a matcher left for the next one, or NULL */
+        atomic_size_t max_spare_bytes;
         struct tdm_arena arena;
         struct tdm_rule *rules;
         uint32_t n_rules, rules_capacity;
@@ -68,6 +72,8 @@ int tdm_grammar_add_value(struct tdm_grammar *grammar, const char *source, size_
 /* As tdm_grammar_new_schema(); *ret_nothing tells whether it failed because no value satisfies the schema. */
 int tdm_grammar_compile_schema(struct tdm_grammar **ret, const char *source, size_t size, unsigned flags,
                                const struct tdm_grammar_limits *limits, bool *ret_nothing, struct tdm_error *err);
+/* matcher.c: frees the tables that a matcher left. */
+void tdm_grammar_drop_spare(struct tdm_grammar *grammar);
 /* The error of an arena that failed. */
 int tdm_grammar_too_large(const struct tdm_grammar *grammar, struct tdm_error *err);
 

@@ -47,6 +47,7 @@ void tdm_grammar_unref(struct tdm_grammar *grammar)
         /* Release pairs with the acquire of the last one, which frees. */
         if (!grammar || atomic_fetch_sub_explicit(&grammar->refs, 1, memory_order_acq_rel) > 1)
                 return;
+        tdm_grammar_drop_spare(grammar);
         tdm_arena_deinit(&grammar->arena);
         free(grammar->rules);
         free(grammar->orders);
@@ -58,6 +59,13 @@ void tdm_grammar_unref(struct tdm_grammar *grammar)
 void tdm_grammar_unrefp(struct tdm_grammar **grammar)
 {
         tdm_grammar_unref(*grammar);
+}
+
+void tdm_grammar_keep_tables(struct tdm_grammar *grammar, size_t max_bytes)
+{
+        atomic_store_explicit(&grammar->max_spare_bytes, max_bytes, memory_order_relaxed);
+        if (max_bytes == 0)
+                tdm_grammar_drop_spare(grammar);
 }
 
 size_t tdm_grammar_bytes(const struct tdm_grammar *grammar)

@@ -56,6 +56,9 @@ int tdm_grammar_new_regex(struct tdm_grammar **ret, const char *source, size_t s
 struct tdm_grammar *tdm_grammar_ref(struct tdm_grammar *grammar);
 void tdm_grammar_unref(struct tdm_grammar *grammar);
 void tdm_grammar_unrefp(struct tdm_grammar **grammar);
+/* A matcher that ends may leave its tables to the next one of the grammar, which then knows their states. At most one
+ * matcher's, and at most this many bytes, which count beside tdm_grammar_bytes(); 0, as at first: none. Any thread. */
+void tdm_grammar_keep_tables(struct tdm_grammar *grammar, size_t max_bytes);
 size_t tdm_grammar_bytes(const struct tdm_grammar *grammar); /* of memory */
 
 /* piece(userdata, id, &data) gives the bytes of a token in running text and their number; 0 for tokens that may never

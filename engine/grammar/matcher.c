@@ -17,19 +17,83 @@ struct tdm_matcher {
         unsigned next_mask;
 };
 
+/* ---- tables from matcher to matcher ---- */
+
+static void spare_free(struct tdm_parser *spare)
+{
+        if (!spare)
+                return;
+        tdm_parser_deinit(spare);
+        free(spare);
+}
+
+/* Its release pairs with the acquire of who takes the tables out. */
+static struct tdm_parser *spare_exchange(struct tdm_grammar *grammar, struct tdm_parser *spare)
+{
+        return atomic_exchange_explicit(&grammar->spare, spare, memory_order_acq_rel);
+}
+
+void tdm_grammar_drop_spare(struct tdm_grammar *grammar)
+{
+        spare_free(spare_exchange(grammar, NULL));
+}
+
+/* False: there are none. */
+static bool tables_take(struct tdm_parser *parser, struct tdm_grammar *grammar)
+{
+        struct tdm_parser *spare = spare_exchange(grammar, NULL);
+
+        if (!spare)
+                return false;
+        *parser = *spare;
+        parser->max_steps = UINT64_MAX;
+        free(spare);
+        return true;
+}
+
+/* False: they are too large, or there is no memory. */
+static bool tables_leave(struct tdm_parser *parser, struct tdm_grammar *grammar)
+{
+        size_t max = atomic_load_explicit(&grammar->max_spare_bytes, memory_order_relaxed);
+        struct tdm_parser *spare;
+
+        if (max == 0 || parser->arena.failed)
+                return false;
+        if (tdm_parser_bytes(parser) + sizeof(*spare) > max)
+                tdm_parser_shrink(parser);
+        spare = tdm_parser_bytes(parser) + sizeof(*spare) > max ? NULL : malloc(sizeof(*spare));
+        if (!spare)
+                return false;
+        *spare = *parser;
+        spare_free(spare_exchange(grammar, spare));
+        return true;
+}
+
+/* What states know of another vocabulary's groups does not hold for this one. */
+static void vocabulary_begin(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary)
+{
+        for (uint32_t i = 0; parser->opened_for != vocabulary->number && i < parser->n_states; i++)
+                parser->states[i].open = 0;
+        parser->opened_for = vocabulary->number;
+}
+
+/* ---- life ---- */
+
 int tdm_matcher_new(struct tdm_matcher **ret, struct tdm_grammar *grammar, struct tdm_vocabulary *vocabulary)
 {
         _cleanup_(tdm_matcher_destroyp) struct tdm_matcher *m = calloc(1, sizeof(*m));
-        int r;
+        int r = 0;
 
         if (!m)
                 return -ENOMEM;
-        r = tdm_parser_init(&m->parser, grammar);
+        if (!tables_take(&m->parser, grammar))
+                r = tdm_parser_init(&m->parser, grammar);
         if (r < 0)
                 return r;
         m->grammar = tdm_grammar_ref(grammar);
         if (vocabulary) {
                 m->vocabulary = tdm_vocabulary_ref(vocabulary);
+                vocabulary_begin(&m->parser, vocabulary);
                 m->levels = malloc(((size_t)vocabulary->max_depth + 1) * sizeof(*m->levels));
                 if (!m->levels)
                         return -ENOMEM;
@@ -43,7 +107,7 @@ void tdm_matcher_destroy(struct tdm_matcher *m)
 {
         if (!m)
                 return;
-        if (m->parser.grammar)
+        if (m->parser.grammar && !(m->grammar && tables_leave(&m->parser, m->grammar)))
                 tdm_parser_deinit(&m->parser);
         for (unsigned i = 0; i < N_MASKS; i++)
                 free(m->masks[i].words);
@@ -71,6 +135,7 @@ size_t tdm_matcher_bytes(const struct tdm_matcher *m)
 
         if (m->vocabulary)
                 n += ((size_t)m->vocabulary->max_depth + 1) * sizeof(*m->levels);
+
         for (unsigned i = 0; i < N_MASKS; i++)
                 if (m->masks[i].words)
                         n += m->vocabulary->n_words * sizeof(uint64_t);

@@ -495,6 +495,28 @@ size_t tdm_parser_bytes(const struct tdm_parser *p)
                p->pending_capacity * sizeof(*p->pending) + p->n_seen_slots * (sizeof(*p->seen) + sizeof(uint32_t));
 }
 
+static void table_shrink(void *table, uint32_t n, uint32_t *capacity, size_t size)
+{
+        void **items = table, *fewer = n > 0 && n < *capacity ? realloc(*items, n * size) : NULL;
+
+        if (!fewer)
+                return;
+        *items = fewer;
+        *capacity = n;
+}
+
+void tdm_parser_shrink(struct tdm_parser *p)
+{
+        uint32_t capacity = p->states_capacity;
+
+        table_shrink(&p->states, p->n_states, &capacity, sizeof(*p->states));
+        table_shrink(&p->steps, p->n_states, &p->states_capacity, p->grammar->n_classes * sizeof(*p->steps));
+        p->states_capacity = TDM_MIN(capacity, p->states_capacity);
+        table_shrink(&p->pairs.items, p->pairs.n, &p->pairs.capacity, sizeof(*p->pairs.items));
+        table_shrink(&p->frames, p->n_frames, &p->frames_capacity, sizeof(*p->frames));
+        table_shrink(&p->arena.items, p->arena.n, &p->arena.capacity, sizeof(*p->arena.items));
+}
+
 void tdm_parser_begin(struct tdm_parser *p)
 {
         p->arena.steps = 0;
@@ -600,7 +622,7 @@ static uint32_t move_state(struct move *m, uint32_t state)
 
 int tdm_parser_compact(struct tdm_parser *p, uint32_t *states, uint32_t n)
 {
-        struct tdm_parser fresh = { .grammar = p->grammar, .max_steps = p->max_steps };
+        struct tdm_parser fresh = { .grammar = p->grammar, .max_steps = p->max_steps, .opened_for = p->opened_for };
         struct move m = { p, &fresh, NULL, NULL };
         int r = -ENOMEM;
 

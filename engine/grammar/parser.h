@@ -61,11 +61,14 @@ struct tdm_parser {
         struct tdm_expr_list parts;
         bool whole;
         uint32_t start;
-        uint64_t max_steps; /* of one operation, where that is less than the grammar allows */
+        uint64_t opened_for; /* the vocabulary that states' `open` is about */
+        uint64_t max_steps;  /* of one operation, where that is less than the grammar allows */
 };
 
 int tdm_parser_init(struct tdm_parser *parser, const struct tdm_grammar *grammar);
 void tdm_parser_deinit(struct tdm_parser *parser);
+/* Gives back what its tables have beyond what they hold. */
+void tdm_parser_shrink(struct tdm_parser *parser);
 size_t tdm_parser_bytes(const struct tdm_parser *parser);
 
 /* The state behind byte; TDM_STATE_DEAD also when parser->arena.failed. */

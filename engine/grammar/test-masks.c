@@ -1,7 +1,7 @@
 /* Masks against what is accepted, token by token, over random grammars and random vocabularies: runs of white space and
  * digits past every count, characters of one to four bytes and parts of them, quotes and what follows them.
  *
- *   test-grammar-masks [N [SEED]]       default 300 grammars, each followed for some tokens */
+ *   test-grammar-masks [N [SEED]]       default 200 grammars, each followed for some tokens */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,8 +11,9 @@
 enum { N_VOCAB = 700, N_TOKENS = 10, PIECE_MAX = 160, WORDS = (N_VOCAB + 63) / 64 };
 
 static uint64_t random_state;
-static char pieces[N_VOCAB][PIECE_MAX];
-static uint32_t sizes[N_VOCAB];
+/* Two vocabularies: the second has short runs only. */
+static char pieces[2][N_VOCAB][PIECE_MAX];
+static uint32_t sizes[2][N_VOCAB];
 
 static uint32_t rnd(uint32_t n)
 {
@@ -24,8 +25,10 @@ static uint32_t rnd(uint32_t n)
 
 static size_t piece_of(void *userdata, uint32_t id, const char **ret_data)
 {
-        *ret_data = pieces[id];
-        return sizes[id];
+        unsigned set = *(const unsigned *)userdata;
+
+        *ret_data = pieces[set][id];
+        return sizes[set][id];
 }
 
 static bool piece_is_end(void *userdata, uint32_t id)
@@ -33,15 +36,15 @@ static bool piece_is_end(void *userdata, uint32_t id)
         return id == N_VOCAB - 1;
 }
 
-static void piece_add(uint32_t id, const char *data, size_t size)
+static void piece_add(unsigned set, uint32_t id, const char *data, size_t size)
 {
-        size = TDM_MIN(size, PIECE_MAX - sizes[id]);
-        memcpy(pieces[id] + sizes[id], data, size);
-        sizes[id] += (uint32_t)size;
+        size = TDM_MIN(size, PIECE_MAX - sizes[set][id]);
+        memcpy(pieces[set][id] + sizes[set][id], data, size);
+        sizes[set][id] += (uint32_t)size;
 }
 
 /* A part of a piece: a run, or a few bytes of a kind. */
-static void part_add(uint32_t id)
+static void part_add(unsigned set, uint32_t id)
 {
         static const char *const runs[] = { " ", "\t", " ", "0", "9", "a", "Z", "-", "\n", "\xc3\xa9" };
         static const char *const texts[] = {
@@ -105,23 +108,26 @@ static void part_add(uint32_t id)
         const char *text = PICK(texts);
 
         if (rnd(4) > 0) {
-                piece_add(id, text, strlen(text));
+                piece_add(set, id, text, strlen(text));
                 return;
         }
         text = PICK(runs);
-        for (uint32_t n = 1 + rnd(rnd(3) ? 8 : 90); n > 0; n--)
-                piece_add(id, text, strlen(text));
+        for (uint32_t n = 1 + rnd(set ? 3 : rnd(3) ? 8 : 90); n > 0; n--)
+                piece_add(set, id, text, strlen(text));
 }
 
-static void pieces_make(void)
+static int vocabulary_make(unsigned set, struct tdm_vocabulary **ret)
 {
         for (uint32_t id = 0; id < N_VOCAB; id++) {
-                sizes[id] = 0;
+                sizes[set][id] = 0;
                 if (id < 256)
-                        piece_add(id, (const char[]){ (char)id }, 1);
-                for (uint32_t n = id < 256 ? 0 : 1 + rnd(3); n > 0; n--)
-                        part_add(id);
+                        piece_add(set, id, (const char[]){ (char)id }, 1);
+                for (uint32_t n = id < 256 ? 0 : 1 + rnd(set ? 2 : 3); n > 0; n--)
+                        part_add(set, id);
         }
+        tdm_vocabulary_unref(*ret);
+        *ret = NULL;
+        return tdm_vocabulary_new(ret, N_VOCAB, piece_of, piece_is_end, &set);
 }
 
 /* ---- grammars ---- */
@@ -263,8 +269,9 @@ static int grammar_make(struct tdm_grammar **ret)
 
 static unsigned n_masks, n_allowed, n_over;
 
-/* other has the same text as m, and has made no mask. *ret_over: the grammar is past its limits. */
-static bool mask_is_right(struct tdm_matcher *m, struct tdm_matcher *other, uint64_t *ret_mask, bool *ret_over)
+/* other has the same text as m, and has made no mask; set: their vocabulary. *ret_over: it is past the limits. */
+static bool mask_is_right(unsigned set, struct tdm_matcher *m, struct tdm_matcher *other, uint64_t *ret_mask,
+                          bool *ret_over)
 {
         const uint64_t *words;
         int r = tdm_matcher_mask(m, &words);
@@ -280,7 +287,7 @@ static bool mask_is_right(struct tdm_matcher *m, struct tdm_matcher *other, uint
                         return false;
                 n_allowed += wanted == 1;
                 if (wanted != is) {
-                        printf("token %u '%.*s' is %s, and %s by %s\n", id, (int)sizes[id], pieces[id],
+                        printf("token %u '%.*s' is %s, and %s by %s\n", id, (int)sizes[set][id], pieces[set][id],
                                is ? "in the mask" : "not in the mask", wanted ? "taken" : "not taken", source);
                         return false;
                 }
@@ -289,7 +296,7 @@ static bool mask_is_right(struct tdm_matcher *m, struct tdm_matcher *other, uint
         return true;
 }
 
-static bool follow(struct tdm_grammar *g, struct tdm_vocabulary *v)
+static bool follow(struct tdm_grammar *g, unsigned set, struct tdm_vocabulary *v)
 {
         _cleanup_(tdm_matcher_destroyp) struct tdm_matcher *m = NULL, *other = NULL;
         uint64_t mask[WORDS];
@@ -300,7 +307,7 @@ static bool follow(struct tdm_grammar *g, struct tdm_vocabulary *v)
         for (unsigned i = 0; i < N_TOKENS; i++) {
                 uint32_t id = rnd(N_VOCAB - 1), tries = 0;
 
-                if (!mask_is_right(m, other, mask, &over))
+                if (!mask_is_right(set, m, other, mask, &over))
                         return false;
                 if (over) {
                         n_over++;
@@ -318,27 +325,26 @@ static bool follow(struct tdm_grammar *g, struct tdm_vocabulary *v)
 
 int main(int argc, char **argv)
 {
-        unsigned n = argc > 1 ? (unsigned)atoi(argv[1]) : 300, n_compiled = 0;
-        struct tdm_vocabulary *v = NULL;
+        unsigned n = argc > 1 ? (unsigned)atoi(argv[1]) : 200, n_compiled = 0;
+        struct tdm_vocabulary *v[2] = { NULL };
 
         random_state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
         for (unsigned i = 0; i < n; i++) {
                 _cleanup_(tdm_grammar_unrefp) struct tdm_grammar *g = NULL;
 
-                if (i % 10 == 0) {
-                        tdm_vocabulary_unrefp(&v);
-                        pieces_make();
-                        if (tdm_vocabulary_new(&v, N_VOCAB, piece_of, piece_is_end, NULL) != 0)
+                for (unsigned set = 0; set < 2 && i % 10 == 0; set++)
+                        if (vocabulary_make(set, &v[set]) != 0)
                                 return 1;
-                }
                 if (grammar_make(&g) != 0)
                         continue;
                 n_compiled++;
-                for (unsigned k = 0; k < 2; k++)
-                        if (!follow(g, v))
+                tdm_grammar_keep_tables(g, i % 2 ? 0 : SIZE_MAX); /* from text to text, and between vocabularies */
+                for (unsigned k = 1; k < 5; k++)
+                        if (!follow(g, k % 2, v[k % 2]))
                                 return 1;
         }
-        tdm_vocabulary_unref(v);
+        tdm_vocabulary_unref(v[0]);
+        tdm_vocabulary_unref(v[1]);
         printf("%u grammars, %u compiled, %u texts past the limits, %u masks, %u tokens allowed\n", n, n_compiled,
                n_over, n_masks, n_allowed);
         return n_compiled * 2 < n || n_over * 20 > n;

@@ -324,12 +324,14 @@ int tdm_vocabulary_new(struct tdm_vocabulary **ret, uint32_t n_vocab,
                        size_t (*piece)(void *userdata, uint32_t id, const char **ret_data),
                        bool (*is_end)(void *userdata, uint32_t id), void *userdata)
 {
+        static atomic_uint_least64_t n_made;
         _cleanup_(tdm_vocabulary_unrefp) struct tdm_vocabulary *v = calloc(1, sizeof(*v));
         int r;
 
         if (!v)
                 return -ENOMEM;
         atomic_init(&v->refs, 1);
+        v->number = 1 + atomic_fetch_add_explicit(&n_made, 1, memory_order_relaxed);
         v->n_vocab = n_vocab;
         r = copy_pieces(v, piece, is_end, userdata);
         if (r == 0)

@@ -47,6 +47,7 @@ struct tdm_group {
 
 struct tdm_vocabulary {
         atomic_uint refs;
+        uint64_t number; /* no other vocabulary has it */
         uint32_t n_vocab, n_words, max_plain_chars;
         struct tdm_group groups[TDM_GROUPS];
         struct tdm_trie other, tails;

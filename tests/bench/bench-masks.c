@@ -6,12 +6,14 @@
  * text. From standard input, a line each: {"schema": …, "texts": [[id, …], …]}. Answers a line each: {"compile": ns,
  * "texts": [{"accepted": bool, "masks": [ns, …], "accepts": [ns, …]}, …]}, or {"refused": why}. A text is accepted if
  * each mask allows the next id and the last one an end. Times are processor time of the thread. Each text has a fresh
- * matcher. */
+ * matcher; the second text of a schema and later ones find the tables that the one before left, as jobs of one user
+ * do. */
 #include <inttypes.h>
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/json.h"
 
 #define IS_END (UINT32_C(1) << 31)
+#define KEPT_BYTES ((size_t)256 << 10) /* as the daemon has it */
 
 struct piece {
         uint32_t size; /* with IS_END */
@@ -137,6 +139,7 @@ static void line_run(struct tdm_vocabulary *v, const char *line, size_t size)
                 printf("{\"refused\":%.*s}\n", (int)why.size, why.data);
         } else {
                 printf("{\"compile\":%" PRIu64 ",\"texts\":[", cpu_ns() - start);
+                tdm_grammar_keep_tables(g, KEPT_BYTES);
                 texts = tdm_json_member(&json, 0, "texts");
                 for (uint32_t at = tdm_json_get(&json, texts)->first; at != TDM_JSON_NONE;
                      at = tdm_json_get(&json, at)->next) {
