@@ -25,6 +25,7 @@ static void drop(struct tdm_grammar_cache *c, unsigned i)
         c->bytes -= e->bytes;
         c->entries[i] = c->entries[--c->n];
         c->entries[c->n] = NULL;
+        tdm_grammar_keep_tables(e->grammar, 0); /* a job may hold it still */
         tdm_grammar_unref(e->grammar);
         explicit_bzero(e->text, e->text_size); /* users' texts */
         free(e);
@@ -111,7 +112,8 @@ static uint64_t largest(const struct tdm_grammar_cache *c, bool of_entries)
 void tdm_grammar_cache_keep(struct tdm_grammar_cache *c, const struct tdm_grammar_key *key, struct tdm_grammar *grammar)
 {
         size_t name_size = strlen(key->name) + 1, text_size = name_size + key->source_size;
-        uint64_t bytes = sizeof(struct tdm_grammar_entry) + text_size + tdm_grammar_bytes(grammar);
+        uint64_t bytes = sizeof(struct tdm_grammar_entry) + text_size + tdm_grammar_bytes(grammar) +
+                         TDM_GRAMMAR_CACHE_TABLES_BYTES;
         struct tdm_grammar_entry *e;
 
         if (bytes > TDM_GRAMMAR_CACHE_USER_BYTES || grammar_entry_find(c, key))
@@ -131,6 +133,7 @@ void tdm_grammar_cache_keep(struct tdm_grammar_cache *c, const struct tdm_gramma
         e->key.name = e->text;
         e->key.source = e->text + name_size;
         e->grammar = tdm_grammar_ref(grammar);
+        tdm_grammar_keep_tables(grammar, TDM_GRAMMAR_CACHE_TABLES_BYTES);
         e->bytes = bytes;
         e->used = ++c->clock;
         c->entries[c->n++] = e;

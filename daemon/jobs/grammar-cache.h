@@ -14,9 +14,11 @@
 #include "engine/grammar/grammar.h"
 
 #define TDM_GRAMMAR_CACHE_ENTRIES 128u
-#define TDM_GRAMMAR_CACHE_BYTES (UINT64_C(16) << 20)
+#define TDM_GRAMMAR_CACHE_BYTES (UINT64_C(48) << 20)
 #define TDM_GRAMMAR_CACHE_USER_ENTRIES 16u
-#define TDM_GRAMMAR_CACHE_USER_BYTES (UINT64_C(4) << 20)
+#define TDM_GRAMMAR_CACHE_USER_BYTES (UINT64_C(8) << 20)
+/* For the tables that the last job of a grammar leaves to the next one: counted for each entry from the first on. */
+#define TDM_GRAMMAR_CACHE_TABLES_BYTES (UINT64_C(256) << 10)
 
 /* All that a grammar depends on besides the limits, which are the same for all. */
 struct tdm_grammar_key {
@@ -45,7 +47,7 @@ struct tdm_grammar *tdm_grammar_cache_find(struct tdm_grammar_cache *cache, cons
  * grammar that is there already stays. Without memory it is not kept. */
 void tdm_grammar_cache_keep(struct tdm_grammar_cache *cache, const struct tdm_grammar_key *key,
                             struct tdm_grammar *grammar);
-/* The memory that a user's entries take, with their keys. */
+/* The memory that a user's entries take, with their keys and the tables that they may have. */
 uint64_t tdm_grammar_cache_bytes_of(const struct tdm_grammar_cache *cache, uint64_t identity);
 
 #endif
