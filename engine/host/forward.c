@@ -21,7 +21,7 @@ struct pass {
         struct tdm_host_model *model;
         const struct tdm_step *step;
         float *hidden;     /* [n_rows][residual_width], the tile's first row first */
-        const float *gain; /* [d_model]; NULL where a block's output is added without a norm */
+        const float *gain; /* [d_model]; NULL where a block's input or output has no norm */
         struct tdm_acts *acts;
         uint32_t layer;
         uint32_t at;        /* where in a row's residual */
@@ -81,11 +81,12 @@ static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
         uint32_t d = model->hp.d_model;
+        const float *x = pass->hidden + (size_t)row * model->hp.residual_width + pass->at;
         float *y = model->row + thread * model->row_stride;
 
-        model->kernels->rmsnorm(pass->hidden + (size_t)row * model->hp.residual_width + pass->at, pass->gain, d,
-                                model->recipe.norm_eps, y);
-        tdm_acts_prepare_row(pass->acts, model->kernels, row, y, d);
+        if (pass->gain)
+                model->kernels->rmsnorm(x, pass->gain, d, model->recipe.norm_eps, y);
+        tdm_acts_prepare_row(pass->acts, model->kernels, row, pass->gain ? y : x, d);
 }
 
 void tdm_host_add(const struct tdm_host_model *model, const float *y, const float *gain, float *h)
@@ -129,6 +130,15 @@ static const float *rope_row(struct tdm_host_model *model, uint32_t rope, uint32
         return cos_sin;
 }
 
+/* One norm of all heads of a row. n: their values; 0: they are not made. */
+static void norm_heads(const struct tdm_host_model *model, const float *gain, uint32_t n, uint32_t row, float *heads)
+{
+        float *x = heads + (size_t)row * n;
+
+        if (n > 0)
+                model->kernels->rmsnorm(x, gain, n, model->recipe.norm_eps, x);
+}
+
 /* Queries and keys: norm of each head and rotation, where the recipe has them. Queries are scaled; keys and values go
  * into the cache. */
 static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned thread)
@@ -151,14 +161,22 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
         const float *cos = recipe->rope == TDM_ROPE_NONE ? NULL : rope_row(model, recipe->rope, row, r->position);
         uint32_t n_turned = cos ? 2 * model->rope[recipe->rope].half : 0;
         const float *sin = cos ? cos + n_turned / 2 : NULL;
+        bool is_late = recipe->norms & TDM_NORM_QK_LATE;
+        bool has_others = recipe->norms & (TDM_NORM_QK_LATE | TDM_NORM_QK_WIDE);
 
+        if (recipe->norms & TDM_NORM_QK_WIDE) {
+                norm_heads(model, layer->q_norm, n_heads * head_dim, row, model->heads.q);
+                norm_heads(model, layer->k_norm, n_kv_heads * head_dim, row, model->heads.k);
+        }
         for (uint32_t h = 0; h < n_heads; h++) {
                 float *q = model->heads.q + ((size_t)row * n_heads + h) * head_dim;
 
-                if (layer->q_norm)
+                if (layer->q_norm && !has_others)
                         kernels->rmsnorm(q, layer->q_norm, head_dim, model->recipe.norm_eps, q);
                 if (cos)
                         kernels->rope(q, cos, sin, n_turned);
+                if (is_late)
+                        kernels->rmsnorm(q, layer->q_norm, head_dim, model->recipe.norm_eps, q);
                 for (uint32_t i = 0; i < head_dim; i++)
                         q[i] *= query_scale;
         }
@@ -171,10 +189,12 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
                         memcpy(v, k, head_dim * sizeof(float));
                 if (recipe->norms & TDM_NORM_V)
                         kernels->rmsnorm(v, model->ones, head_dim, model->recipe.norm_eps, v);
-                if (layer->k_norm)
+                if (layer->k_norm && !has_others)
                         kernels->rmsnorm(k, layer->k_norm, head_dim, model->recipe.norm_eps, k);
                 if (cos)
                         kernels->rope(k, cos, sin, n_turned);
+                if (is_late)
+                        kernels->rmsnorm(k, layer->k_norm, head_dim, model->recipe.norm_eps, k);
                 n_saturated += kernels->kv_store(part, (enum tdm_kv_type)model->kv.type, head_dim,
                                                  r->position % TDM_KV_PAGE_TOKENS, k, v);
         }

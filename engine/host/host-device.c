@@ -204,11 +204,13 @@ static void experts_init(const struct tdm_host_model *model, uint32_t layer, con
 }
 
 /* If no norm follows attention, an error in it goes into the residual at its full size: int8 for queries, keys and
- * values alone would be half of such a model's distance from the reference. Where a router reads the residual itself,
- * an error in it may choose another expert. */
+ * values alone would be half of such a model's distance from the reference. The same holds where no norm stands before
+ * their product or between it and RoPE. Where a router reads the residual itself, an error in it may choose another
+ * expert. */
 static enum tdm_act qkv_act(const struct tdm_layer_recipe *layer, const enum tdm_act *acts)
 {
-        bool is_fine = !(layer->norms & TDM_NORM_ATTN_AFTER) || layer->has_dense_beside;
+        const uint32_t around = TDM_NORM_ATTN_BEFORE | TDM_NORM_Q | TDM_NORM_ATTN_AFTER;
+        bool is_fine = (layer->norms & around) != around || layer->has_dense_beside;
 
         return acts[TDM_HOST_QKV] == TDM_ACT_I8 && is_fine ? TDM_ACT_I16 : acts[TDM_HOST_QKV];
 }

@@ -72,7 +72,7 @@ static int gemma4_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct
 static int gemma4_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
                       struct tdm_error *err)
 {
-        uint32_t router;
+        uint32_t router = TDM_ROUTER_NONE;
         int r = tdm_experts_read_router(g, "gemma4", &router, err);
 
         if (r)

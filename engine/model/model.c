@@ -68,7 +68,7 @@ static int check_type(const struct tdm_gguf *g, struct tdm_error *err)
 static int find_architecture(const struct tdm_gguf *g, const struct tdm_architecture **ret, struct tdm_error *err)
 {
         struct tdm_gguf_string s;
-        char buffer[64], known[256];
+        char buffer[64], known[512];
         int r = tdm_gguf_get_string(g, "general.architecture", &s);
 
         if (r < 0)
@@ -178,6 +178,18 @@ static int get_recipe(const struct tdm_gguf *g, const struct tdm_architecture *a
         return r ? r : tdm_recipe_check(recipe, hp, err);
 }
 
+/* Whether a fused form has the tensor's own name, and this file means that form: by its rows. */
+static bool name_is_fused(const struct tdm_gguf_tensor *tensor, const struct tdm_architecture *a,
+                          const struct tdm_model_description *d, const struct tdm_tensor_ref *ref, const char *name)
+{
+        enum tdm_tensor_kind kind = (enum tdm_tensor_kind)ref->kind;
+        struct tdm_tensor_cut cut;
+        char other[TDM_TENSOR_NAME_MAX];
+
+        return tdm_tensor_fused(kind, a->fused, &d->recipe, &d->hparams, ref->layer, other, &cut) &&
+               strcmp(name, other) == 0 && tensor->dims[1] == cut.part_rows;
+}
+
 /* name: as the file has it, as it is called otherwise where the file lacks it. */
 static void find_tensor(const struct tdm_gguf *g, const struct tdm_architecture *a,
                         const struct tdm_model_description *d, struct tdm_tensor_ref *ref,
@@ -189,6 +201,8 @@ static void find_tensor(const struct tdm_gguf *g, const struct tdm_architecture 
 
         tdm_tensor_name(kind, ref->layer, name);
         ref->tensor = tdm_gguf_find_tensor(g, name);
+        if (ref->tensor && name_is_fused(ref->tensor, a, d, ref, name))
+                ref->tensor = NULL;
         if (!ref->tensor && tdm_tensor_alias(kind, &d->recipe, ref->layer, other))
                 ref->tensor = tdm_gguf_find_tensor(g, other);
         if (ref->tensor && kind == TDM_TENSOR_TOKEN_EMBD && ref->tensor->dims[1] > d->hparams.n_vocab)

@@ -148,7 +148,7 @@ enum gating { GATING_NONE, GATING_SOFTMAX, GATING_SIGMOID, GATING_SOFTMAX_CHOSEN
 int tdm_experts_read_router(const struct tdm_gguf *g, const char *architecture, uint32_t *ret, struct tdm_error *err)
 {
         uint32_t gating = GATING_NONE;
-        bool normed = true;
+        bool normed = *ret != TDM_ROUTER_SOFTMAX_ALL;
         int r;
 
         if ((r = tdm_key_get_u32(g, architecture, "expert_gating_func", &gating, err)) ||
@@ -168,7 +168,7 @@ int tdm_experts_read_router(const struct tdm_gguf *g, const char *architecture, 
 int tdm_experts_of_file(const struct tdm_gguf *g, const char *architecture, struct tdm_hparams *hp,
                         struct tdm_recipe *recipe, struct tdm_error *err)
 {
-        uint32_t router;
+        uint32_t router = recipe->layers[0].router;
         int r = tdm_experts_refuse_others(g, architecture, err);
 
         if (r || (r = tdm_experts_read_router(g, architecture, &router, err)))

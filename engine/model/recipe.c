@@ -46,8 +46,8 @@ static int check_rope(const struct tdm_rope_recipe *rope, struct tdm_error *err)
                 return bad(err, "a RoPE of an odd number of dimensions");
         if (rope->n_still % 2 || rope->n_still >= rope->n_dims)
                 return bad(err, "a RoPE that turns an impossible number of dimensions");
-        if (rope->has_divisors > 1)
-                return bad(err, "a flag that is neither 0 nor 1");
+        if (rope->has_divisors > TDM_DIVISORS_SHORT)
+                return bad(err, "divisors of RoPE of no known name");
         if (!(rope->magnitude >= 1e-3f && rope->magnitude <= 1e3f))
                 return bad(err, "a RoPE with an impossible magnitude");
         switch (rope->scaling) {
@@ -95,17 +95,25 @@ static int check_layer(const struct tdm_recipe *recipe, const struct tdm_hparams
 
         if (l->norms & ~(uint32_t)TDM_NORM_ALL || l->biases & ~(uint32_t)TDM_BIAS_ALL)
                 return bad(err, "norms or biases of no known place");
+        if (l->norms & (TDM_NORM_QK_WIDE | TDM_NORM_QK_LATE) &&
+            ((l->norms & (TDM_NORM_Q | TDM_NORM_K)) != (TDM_NORM_Q | TDM_NORM_K) || l->norms & TDM_NORM_V ||
+             (l->norms & TDM_NORM_QK_WIDE && l->norms & TDM_NORM_QK_LATE)))
+                return bad(err, "an impossible place of the norms of queries and keys");
         if (l->rope != TDM_ROPE_NONE && l->rope >= recipe->n_ropes)
                 return bad(err, "a RoPE that it does not describe");
         if (l->rope != TDM_ROPE_NONE && recipe->ropes[l->rope].n_dims > hp->layers[i].head_dim)
                 return bad(err, "a RoPE of more dimensions than a head has");
+        if (l->norms & TDM_NORM_QK_LATE && l->rope != TDM_ROPE_NONE && recipe->ropes[l->rope].magnitude != 1)
+                return bad(err, "a RoPE with a magnitude before norms");
         if (l->has_sinks > 1 || l->v_is_k > 1 || l->is_sparse > 1 || l->has_dense_beside > 1 || l->has_input > 1 ||
             l->gate_up_is_one > 1 || l->has_output_scale > 1)
                 return bad(err, "a flag that is neither 0 nor 1");
         if (l->v_is_k && (l->biases & TDM_BIAS_V))
                 return bad(err, "a bias for values that have no matrix");
-        if (l->v_is_k && l->rope != TDM_ROPE_NONE && recipe->ropes[l->rope].style == TDM_ROPE_NEIGHBOURS)
-                return bad(err, "values that are keys turned by neighbours");
+        if (l->v_is_k && l->rope != TDM_ROPE_NONE &&
+            (recipe->ropes[l->rope].style == TDM_ROPE_NEIGHBOURS ||
+             recipe->ropes[l->rope].n_dims != hp->layers[i].head_dim))
+                return bad(err, "values that are keys turned by neighbours or in part");
         if (hp->layers[i].kv_layer != i && (l->v_is_k || l->biases & (TDM_BIAS_K | TDM_BIAS_V)))
                 return bad(err, "a way to make keys and values that it reads from another layer");
         if (l->activation != TDM_ACTIVATION_GELU_TANH && !activation_features(l->activation))
@@ -173,6 +181,8 @@ int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *
 
         if (recipe->architecture[0] == 0 || !memchr(recipe->architecture, 0, sizeof(recipe->architecture)))
                 return bad(err, "no name of an architecture");
+        if (recipe->logit_scale != 0 && !(recipe->logit_scale >= 1e-6f && recipe->logit_scale <= 1e6f))
+                return bad(err, "an impossible scale of logits");
         if (recipe->n_ropes > TDM_MAX_ROPES)
                 return bad(err, "more kinds of RoPE than there may be");
         if ((r = tdm_keys_check_recipe(recipe, hp, err)) || (r = check_residual(recipe, hp, err)) ||
@@ -282,10 +292,12 @@ static uint64_t layer_features(const struct tdm_layer_recipe *l)
 
         return ((l->norms & before) != before ? BIT(NO_NORM_BEFORE) : 0) |
                ((l->norms & after) != after ? BIT(NO_NORM_AFTER) : 0) | ((l->norms & qk) != qk ? BIT(NO_QK_NORM) : 0) |
-               (l->norms & TDM_NORM_V ? BIT(V_NORM) : 0) | (l->biases ? BIT(BIASES) : 0) |
-               (l->rope == TDM_ROPE_NONE ? BIT(NO_ROPE) : 0) | (l->attention_softcap > 0 ? BIT(ATTENTION_SOFTCAP) : 0) |
-               (l->has_sinks ? BIT(SINKS) : 0) | (l->v_is_k ? BIT(V_IS_K) : 0) | activation_features(l->activation) |
-               (l->is_sparse ? BIT(SPARSITY) : 0) | (l->n_experts && !l->has_dense_beside ? BIT(EXPERTS) : 0) |
+               (l->norms & TDM_NORM_QK_WIDE ? BIT(QK_NORM_WIDE) : 0) |
+               (l->norms & TDM_NORM_QK_LATE ? BIT(QK_NORM_LATE) : 0) | (l->norms & TDM_NORM_V ? BIT(V_NORM) : 0) |
+               (l->biases ? BIT(BIASES) : 0) | (l->rope == TDM_ROPE_NONE ? BIT(NO_ROPE) : 0) |
+               (l->attention_softcap > 0 ? BIT(ATTENTION_SOFTCAP) : 0) | (l->has_sinks ? BIT(SINKS) : 0) |
+               (l->v_is_k ? BIT(V_IS_K) : 0) | activation_features(l->activation) | (l->is_sparse ? BIT(SPARSITY) : 0) |
+               (l->n_experts && !l->has_dense_beside ? BIT(EXPERTS) : 0) |
                (l->has_dense_beside ? BIT(DENSE_BESIDE) : 0) | (l->has_input ? BIT(PER_LAYER_INPUT) : 0) |
                (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
 }
@@ -312,6 +324,7 @@ uint64_t tdm_recipe_features(const struct tdm_recipe *recipe, const struct tdm_h
         uint64_t features = (recipe->residual != TDM_RESIDUAL_PLAIN ? BIT(STREAMS) : 0) |
                             (recipe->laurel_rank ? BIT(LAUREL) : 0) |
                             (recipe->per_layer_width ? BIT(PER_LAYER_INPUT) : 0) |
+                            (recipe->logit_scale != 0 ? BIT(LOGIT_SCALE) : 0) |
                             (recipe->is_bidirectional ? BIT(BIDIRECTIONAL) :
                              recipe->pooling          ? BIT(POOLING) :
                                                         0);

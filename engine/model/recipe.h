@@ -22,8 +22,8 @@
  *   w_e = s_e router(Wr RMS(x) / sqrt(d)), y = RMS(FFN(f)) + RMS(sum of w_e FFN_e(RMS(x)))
  *   x = x + RMS(y)                              TDM_NORM_FFN_AFTER
  *
- * The head: Woutput RMS(x), soft-capped. A model with a pooling has none: RMS(x) of a text's rows is made one vector v,
- * then v = Wdense3 (Wdense2 v) where there is such a pair, then v is brought to the length 1.
+ * The head: logit_scale Woutput RMS(x), soft-capped. A model with a pooling has none: RMS(x) of a text's rows is made
+ * one vector v, then v = Wdense3 (Wdense2 v) where there is such a pair, then v is brought to the length 1.
  *
  * An input of the layer's own (has_input), with e_l what of a second embedding's row of the token is layer l's, of
  * width P, and x0 the token's row of the first embedding, scaled:
@@ -59,7 +59,10 @@ enum tdm_norm {
         TDM_NORM_V = 1 << 4, /* of each head, no gain */
         TDM_NORM_FFN_BEFORE = 1 << 5,
         TDM_NORM_FFN_AFTER = 1 << 6,
-        TDM_NORM_ALL = (1 << 7) - 1
+        /* Those of Q and K, which both are there, otherwise: */
+        TDM_NORM_QK_WIDE = 1 << 7, /* one of all heads together */
+        TDM_NORM_QK_LATE = 1 << 8, /* behind RoPE */
+        TDM_NORM_ALL = (1 << 9) - 1
 };
 
 /* Which products have a bias added. */
@@ -75,22 +78,30 @@ enum tdm_bias {
         TDM_BIAS_ALL = (1 << 8) - 1
 };
 
-/* Which two numbers of a head make a pair. Rows of matrices that make neighbours are packed in the order of halves, and
- * the recipe in the weights segment says so (engine/weights/weights.h): devices see halves alone. */
+/* Which two numbers of a head make a pair. Rows of matrices that make neighbours, or of which a part is turned, are
+ * packed in the order of halves of whole heads, and the recipe in the weights segment says so
+ * (engine/weights/weights.h): devices see those alone. */
 enum tdm_rope_style {
         TDM_ROPE_HALVES = 1,    /* i and i + n_dims / 2 */
         TDM_ROPE_NEIGHBOURS = 2 /* 2 i and 2 i + 1 */
 };
 enum tdm_rope_scaling { TDM_ROPE_LINEAR = 1, TDM_ROPE_YARN = 2 };
+/* By which tensor angles are divided. Some files have two: one for contexts longer than that of the first training. */
+enum tdm_rope_divisors {
+        TDM_DIVISORS_NONE = 0,
+        TDM_DIVISORS_FREQS = 1, /* rope_freqs */
+        TDM_DIVISORS_LONG = 2,  /* rope_factors_long */
+        TDM_DIVISORS_SHORT = 3  /* rope_factors_short */
+};
 
 /* Pair i of a query or key at position p is turned by the angle p / factor * base^(-2 i / (n_dims - n_still)), divided
- * by the i-th number of a tensor where has_divisors says so. YaRN (Peng and others, 2023) applies factor to low
+ * by the i-th number of a tensor where has_divisors names one. YaRN (Peng and others, 2023) applies factor to low
  * frequencies only. */
 struct tdm_rope_recipe {
-        uint32_t style;   /* enum tdm_rope_style */
-        uint32_t n_dims;  /* of a head that are turned, from the first on; even */
-        uint32_t scaling; /* enum tdm_rope_scaling */
-        uint32_t has_divisors;
+        uint32_t style;        /* enum tdm_rope_style */
+        uint32_t n_dims;       /* of a head that are turned, from the first on; even */
+        uint32_t scaling;      /* enum tdm_rope_scaling */
+        uint32_t has_divisors; /* enum tdm_rope_divisors */
         float base;
         float factor;    /* 1: none */
         float magnitude; /* cos and sin are multiplied by it; 1: not */
@@ -100,8 +111,8 @@ struct tdm_rope_recipe {
         uint32_t yarn_n_ctx;  /* context of the model's first training */
         /* The pairs between which it is scaled in part are whole numbers, rounded outward. */
         uint32_t yarn_is_rounded;
-        /* How many of n_dims stay as they are; even. They belong to the last pairs. RoPE of neighbours in a part of
-         * each head is packed in this way: as pairs of the whole head, of which the last ones are not turned. */
+        /* How many of n_dims stay as they are; even. They belong to the last pairs. RoPE of a part of each head is
+         * packed in this way: as pairs of the whole head, of which the last ones are not turned. */
         uint32_t n_still;
 };
 
@@ -164,6 +175,7 @@ struct tdm_recipe {
         float norm_eps;
         float embed_scale;   /* rows of the embedding are multiplied by it */
         float logit_softcap; /* logits become c tanh(l / c); 0: not */
+        float logit_scale;   /* logits are multiplied by it; 0: not. Packed into the gains of the last norm */
         uint32_t residual;   /* enum tdm_residual */
         uint32_t n_streams;  /* 1 where it is plain */
         uint32_t active_stream;
@@ -178,9 +190,9 @@ struct tdm_recipe {
 };
 
 /* Goes up with every change of what a recipe's bytes mean: it is part of TDM_WEIGHTS_ABI. */
-#define TDM_RECIPE_LAYOUT 1u
+#define TDM_RECIPE_LAYOUT 2u
 static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 76 &&
-                      sizeof(struct tdm_recipe) == 80 + 48 * TDM_MAX_ROPES + 76 * TDM_MAX_LAYERS,
+                      sizeof(struct tdm_recipe) == 84 + 48 * TDM_MAX_ROPES + 76 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Numbers that a row carries from block to block: its streams; where there are several, what lies between attention
@@ -216,9 +228,11 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
  * one window or none. X(name, all, words): all is 1 where every device that runs whole models computes it; of the
  * others each device has a list. The words name it in messages. Activations are features, too. */
 #define TDM_FEATURES(X)                                                                                                \
-        X(NO_NORM_BEFORE, 0, "layers without a norm before attention or FFN")                                          \
+        X(NO_NORM_BEFORE, 1, "layers without a norm before attention or FFN")                                          \
         X(NO_NORM_AFTER, 1, "layers without a norm after attention or FFN")                                            \
         X(NO_QK_NORM, 1, "queries or keys without a norm")                                                             \
+        X(QK_NORM_WIDE, 1, "one norm of all heads of queries or keys")                                                 \
+        X(QK_NORM_LATE, 1, "norms of queries and keys behind RoPE")                                                    \
         X(V_NORM, 1, "values with a norm")                                                                             \
         X(BIASES, 1, "biases")                                                                                         \
         X(NO_ROPE, 1, "layers without RoPE")                                                                           \
@@ -244,6 +258,7 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
         X(LAUREL, 1, "a low-rank branch beside attention")                                                             \
         X(PER_LAYER_INPUT, 1, "an input for each layer")                                                               \
         X(OUTPUT_SCALE, 1, "scaled outputs of layers")                                                                 \
+        X(LOGIT_SCALE, 0, "scaled logits")                                                                             \
         X(POOLING, 1, "vectors of texts")                                                                              \
         X(BIDIRECTIONAL, 1, "attention that is not causal")
 

@@ -10,8 +10,9 @@ enum dim {
         FF,
         Q_WIDTH,
         KV_WIDTH,
-        HEAD,
-        HALF_HEAD,
+        Q_GAINS,
+        K_GAINS,
+        TURNED_PAIRS,
         HEADS,
         EXPERTS,
         EXPERT,
@@ -50,8 +51,8 @@ static const struct kind {
         [TDM_TENSOR_Q] = { "attn_q", LAYER, MATRIX, Q_WIDTH, MODEL, NEEDED, 0 },
         [TDM_TENSOR_K] = { "attn_k", LAYER, MATRIX, KV_WIDTH, MODEL, NEEDED, 0 },
         [TDM_TENSOR_V] = { "attn_v", LAYER, MATRIX, KV_WIDTH, MODEL, NEEDED, 0 },
-        [TDM_TENSOR_Q_NORM] = { "attn_q_norm", LAYER, VECTOR, ONE, HEAD, NEEDED, TDM_NORM_Q },
-        [TDM_TENSOR_K_NORM] = { "attn_k_norm", LAYER, VECTOR, ONE, HEAD, NEEDED, TDM_NORM_K },
+        [TDM_TENSOR_Q_NORM] = { "attn_q_norm", LAYER, VECTOR, ONE, Q_GAINS, NEEDED, TDM_NORM_Q },
+        [TDM_TENSOR_K_NORM] = { "attn_k_norm", LAYER, VECTOR, ONE, K_GAINS, NEEDED, TDM_NORM_K },
         [TDM_TENSOR_O] = { "attn_output", LAYER, MATRIX, MODEL, Q_WIDTH, NEEDED, 0 },
         [TDM_TENSOR_POST_ATTN_NORM] = { "post_attention_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_ATTN_AFTER },
         [TDM_TENSOR_FFN_NORM] = { "ffn_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_FFN_BEFORE },
@@ -59,7 +60,7 @@ static const struct kind {
         [TDM_TENSOR_UP] = { "ffn_up", LAYER, MATRIX, FF, MODEL, NEEDED, 0, 0, DENSE },
         [TDM_TENSOR_DOWN] = { "ffn_down", LAYER, MATRIX, MODEL, FF, NEEDED, 0, 0, DENSE },
         [TDM_TENSOR_POST_FFW_NORM] = { "post_ffw_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_FFN_AFTER },
-        [TDM_TENSOR_ROPE_FREQS] = { "rope_freqs", GLOBAL, VECTOR, ONE, HALF_HEAD, NEEDED, 0 },
+        [TDM_TENSOR_ROPE_FREQS] = { "rope_freqs", GLOBAL, VECTOR, ONE, TURNED_PAIRS, NEEDED, 0 },
         [TDM_TENSOR_Q_BIAS] = { "attn_q", LAYER, VECTOR, ONE, Q_WIDTH, NEEDED, 0, TDM_BIAS_Q },
         [TDM_TENSOR_K_BIAS] = { "attn_k", LAYER, VECTOR, ONE, KV_WIDTH, NEEDED, 0, TDM_BIAS_K },
         [TDM_TENSOR_V_BIAS] = { "attn_v", LAYER, VECTOR, ONE, KV_WIDTH, NEEDED, 0, TDM_BIAS_V },
@@ -109,6 +110,8 @@ static const struct kind {
         [TDM_TENSOR_DENSE_2] = { "dense_2", GLOBAL, MATRIX, DENSE_PAIR, MODEL, NEEDED, 0 },
         [TDM_TENSOR_DENSE_3] = { "dense_3", GLOBAL, MATRIX, MODEL, DENSE_PAIR, NEEDED, 0 },
         [TDM_TENSOR_POST_EXPERTS_NORM] = { "post_ffw_norm_2", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, 0, OF_EXPERTS },
+        [TDM_TENSOR_ROPE_LONG] = { "rope_factors_long", GLOBAL, VECTOR, ONE, TURNED_PAIRS, MAYBE, 0 },
+        [TDM_TENSOR_ROPE_SHORT] = { "rope_factors_short", GLOBAL, VECTOR, ONE, TURNED_PAIRS, MAYBE, 0 },
 };
 
 /* Tensors that some files have as one: below each other in this order, or their rows in turn. */
@@ -121,6 +124,7 @@ static const struct fusion {
 } fusions[] = {
         { TDM_FUSED_QKV, "attn_qkv.weight", 3, { TDM_TENSOR_Q, TDM_TENSOR_K, TDM_TENSOR_V }, false },
         { TDM_FUSED_QKV, "attn_qkv.bias", 3, { TDM_TENSOR_Q_BIAS, TDM_TENSOR_K_BIAS, TDM_TENSOR_V_BIAS }, false },
+        { TDM_FUSED_GATE_UP, "ffn_up.weight", 2, { TDM_TENSOR_GATE, TDM_TENSOR_UP }, false },
         { TDM_FUSED_GATE_UP_EXPS, "ffn_gate_up_exps.weight", 2, { TDM_TENSOR_GATE_EXPS, TDM_TENSOR_UP_EXPS }, false },
         { TDM_FUSED_GATE_UP_EXPS,
           "ffn_gate_up_exps.bias",
@@ -135,9 +139,21 @@ static const struct fusion {
           true },
 };
 
+/* The only RoPE that has divisors, or one that has none. */
+static const struct tdm_rope_recipe *divided_rope(const struct tdm_recipe *recipe)
+{
+        static const struct tdm_rope_recipe none;
+
+        for (uint32_t i = 0; i < recipe->n_ropes; i++)
+                if (recipe->ropes[i].has_divisors)
+                        return &recipe->ropes[i];
+        return &none;
+}
+
 static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t layer, enum dim dim)
 {
         const struct tdm_layer_sizes *sizes = &hp->layers[layer];
+        bool is_wide = recipe->layers[layer].norms & TDM_NORM_QK_WIDE;
 
         switch (dim) {
         case ONE:
@@ -152,10 +168,12 @@ static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hpara
                 return sizes->n_heads * sizes->head_dim;
         case KV_WIDTH:
                 return sizes->n_kv_heads * sizes->head_dim;
-        case HEAD:
-                return sizes->head_dim;
-        case HALF_HEAD:
-                return hp->head_dim / 2;
+        case Q_GAINS:
+                return (is_wide ? sizes->n_heads : 1) * sizes->head_dim;
+        case K_GAINS:
+                return (is_wide ? sizes->n_kv_heads : 1) * sizes->head_dim;
+        case TURNED_PAIRS:
+                return (divided_rope(recipe)->n_dims - divided_rope(recipe)->n_still) / 2;
         case HEADS:
                 return sizes->n_heads;
         case EXPERTS:
@@ -225,6 +243,13 @@ bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
         case TDM_TENSOR_SINKS:
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.attn_sinks", layer);
                 return true;
+        case TDM_TENSOR_ROPE_FREQS:
+                if (divided_rope(recipe)->has_divisors <= TDM_DIVISORS_FREQS)
+                        return false;
+                tdm_tensor_name(divided_rope(recipe)->has_divisors == TDM_DIVISORS_LONG ? TDM_TENSOR_ROPE_LONG :
+                                                                                          TDM_TENSOR_ROPE_SHORT,
+                                0, ret);
+                return true;
         default:
                 return false;
         }
@@ -288,14 +313,6 @@ void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
         *ret_cols = dim_size(recipe, hp, layer, (enum dim)kinds[kind].cols);
 }
 
-static bool has_divisors(const struct tdm_recipe *recipe)
-{
-        for (uint32_t i = 0; i < recipe->n_ropes; i++)
-                if (recipe->ropes[i].has_divisors)
-                        return true;
-        return false;
-}
-
 /* Whether what the tensor is for is in the recipe. */
 static bool tensor_is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer)
 {
@@ -310,7 +327,10 @@ static bool tensor_is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe 
         case TDM_TENSOR_DENSE_3:
                 return recipe->dense_width > 0;
         case TDM_TENSOR_ROPE_FREQS:
-                return has_divisors(recipe);
+                return divided_rope(recipe)->has_divisors != TDM_DIVISORS_NONE;
+        case TDM_TENSOR_ROPE_LONG:
+        case TDM_TENSOR_ROPE_SHORT:
+                return divided_rope(recipe)->has_divisors > TDM_DIVISORS_FREQS;
         case TDM_TENSOR_PER_LAYER_EMBD:
         case TDM_TENSOR_PER_LAYER_PROJ:
         case TDM_TENSOR_PER_LAYER_PROJ_NORM:
@@ -367,6 +387,8 @@ enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const st
                 return TDM_TENSOR_ABSENT;
         if ((kind == TDM_TENSOR_K || kind == TDM_TENSOR_V || kind == TDM_TENSOR_K_NORM) &&
             hp->layers[layer].kv_layer != layer)
+                return TDM_TENSOR_UNUSED;
+        if (kind == TDM_TENSOR_ROPE_LONG || kind == TDM_TENSOR_ROPE_SHORT) /* the one in use is TDM_TENSOR_ROPE_FREQS */
                 return TDM_TENSOR_UNUSED;
         if (kind == TDM_TENSOR_OUTPUT && recipe->pooling != TDM_POOLING_NONE)
                 return TDM_TENSOR_UNUSED;

@@ -14,7 +14,7 @@ enum tdm_tensor_kind {
         TDM_TENSOR_Q, /* [n_heads * head_dim][d_model], sizes of the layer; so below */
         TDM_TENSOR_K, /* [n_kv_heads * head_dim][d_model] */
         TDM_TENSOR_V,
-        TDM_TENSOR_Q_NORM, /* [head_dim] */
+        TDM_TENSOR_Q_NORM, /* [head_dim], or of all heads together */
         TDM_TENSOR_K_NORM,
         TDM_TENSOR_O, /* [d_model][n_heads * head_dim] */
         TDM_TENSOR_POST_ATTN_NORM,
@@ -23,7 +23,7 @@ enum tdm_tensor_kind {
         TDM_TENSOR_UP,
         TDM_TENSOR_DOWN, /* [d_model][d_ff] */
         TDM_TENSOR_POST_FFW_NORM,
-        TDM_TENSOR_ROPE_FREQS, /* [n_dims / 2] of the RoPE that has divisors */
+        TDM_TENSOR_ROPE_FREQS, /* [pairs that are turned] of the RoPE that has divisors, whatever the file calls them */
         TDM_TENSOR_Q_BIAS,     /* [n_heads * head_dim] */
         TDM_TENSOR_K_BIAS,     /* [n_kv_heads * head_dim] */
         TDM_TENSOR_V_BIAS,
@@ -66,6 +66,9 @@ enum tdm_tensor_kind {
         TDM_TENSOR_POST_EXPERTS_NORM,
         TDM_TENSOR_DENSE_2, /* [dense_width][d_model] */
         TDM_TENSOR_DENSE_3, /* [d_model][dense_width] */
+        /* Names under which files have ROPE_FREQS; the other of the two is not read. */
+        TDM_TENSOR_ROPE_LONG,
+        TDM_TENSOR_ROPE_SHORT,
         TDM_N_TENSOR_KINDS
 };
 
@@ -83,7 +86,8 @@ enum tdm_fused {
         TDM_FUSED_QKV = 1 << 0,             /* attn_qkv: rows of queries, then keys, then values; their biases too */
         TDM_FUSED_GATE_UP_EXPS = 1 << 1,    /* ffn_gate_up_exps: of each expert the rows of gate, then those of up */
         TDM_FUSED_GATE_UP_IN_TURN = 1 << 2, /* the same name: one row of gate, one of up, and so on */
-        TDM_FUSED_ALL = (1 << 3) - 1
+        TDM_FUSED_GATE_UP = 1 << 3,         /* ffn_up: the rows of gate, then those of up */
+        TDM_FUSED_ALL = (1 << 4) - 1
 };
 
 /* Where a tensor lies in one of the file that has more rows: row r of part p is row p * part_rows + first + r * apart

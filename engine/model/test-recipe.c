@@ -46,6 +46,9 @@ static void hostile_numbers(void **state)
         REFUSED(r.embed_scale = INFINITY);
         REFUSED(r.embed_scale = 0);
         REFUSED(r.logit_softcap = -1);
+        REFUSED(r.logit_scale = -1);
+        REFUSED(r.logit_scale = NAN);
+        REFUSED(r.logit_scale = 1e-9f);
         REFUSED(r.n_ropes = 0); /* its layers name two */
         REFUSED(r.n_ropes = 1);
         REFUSED(r.n_ropes = 3); /* the third is empty */
@@ -61,7 +64,7 @@ static void hostile_numbers(void **state)
                 REFUSED(r.ropes[i].scaling = 0);
                 REFUSED(r.ropes[i].scaling = 3);
                 REFUSED(r.ropes[i].scaling = TDM_ROPE_YARN); /* without its numbers */
-                REFUSED(r.ropes[i].has_divisors = 2);
+                REFUSED(r.ropes[i].has_divisors = TDM_DIVISORS_SHORT + 1);
                 REFUSED(r.ropes[i].base = 0);
                 REFUSED(r.ropes[i].base = INFINITY);
                 REFUSED(r.ropes[i].factor = 0);
@@ -88,6 +91,7 @@ static void hostile_numbers(void **state)
         REFUSED((r.ropes[0].scaling = TDM_ROPE_YARN, r.ropes[0].yarn_beta_fast = 32, r.ropes[0].yarn_beta_slow = 1,
                  r.ropes[0].yarn_n_ctx = 4096, r.ropes[0].base = 1)); /* whose logarithm is divided by */
         REFUSED((r.ropes[0].style = r.ropes[1].style = TDM_ROPE_NEIGHBOURS, r.layers[1].v_is_k = 1));
+        REFUSED((r.ropes[1].n_dims = 16, r.layers[1].v_is_k = 1)); /* their rows are packed in another order */
         REFUSED(r.ropes[0].n_still = 1);
         REFUSED(r.ropes[0].n_still = r.ropes[0].n_dims);
         REFUSED(r.layers[4].norms = 1);
@@ -97,7 +101,12 @@ static void hostile_numbers(void **state)
 static void hostile_layers(void **state)
 {
         for (uint32_t i = 0; i < 4; i++) {
-                REFUSED(r.layers[i].norms |= 1u << 7);
+                REFUSED(r.layers[i].norms |= 1u << 9);
+                REFUSED(r.layers[i].norms |= TDM_NORM_QK_WIDE | TDM_NORM_QK_LATE);
+                REFUSED(r.layers[i].norms |= TDM_NORM_QK_WIDE | TDM_NORM_V);
+                REFUSED(r.layers[i].norms = TDM_NORM_QK_WIDE | TDM_NORM_Q);
+                REFUSED(r.layers[i].norms = TDM_NORM_QK_LATE);
+                REFUSED((r.layers[i].norms |= TDM_NORM_QK_LATE, r.ropes[r.layers[i].rope].magnitude = 1.1f));
                 REFUSED(r.layers[i].biases = 1u << 31);
                 REFUSED(r.layers[i].rope = 2);
                 REFUSED(r.layers[i].rope = UINT32_MAX - 1);
@@ -175,6 +184,8 @@ static void features(void **state)
         ASKS(TDM_FEATURE_NO_NORM_BEFORE, r.layers[3].norms &= ~(uint32_t)TDM_NORM_FFN_BEFORE);
         ASKS(TDM_FEATURE_NO_NORM_AFTER, r.layers[2].norms &= ~(uint32_t)TDM_NORM_ATTN_AFTER);
         ASKS(TDM_FEATURE_NO_QK_NORM, r.layers[1].norms &= ~(uint32_t)TDM_NORM_K);
+        ASKS(TDM_FEATURE_QK_NORM_WIDE, r.layers[1].norms |= TDM_NORM_QK_WIDE);
+        ASKS(TDM_FEATURE_QK_NORM_LATE, r.layers[1].norms |= TDM_NORM_QK_LATE);
         ASKS(TDM_FEATURE_V_NORM, r.layers[0].norms |= TDM_NORM_V);
         ASKS(TDM_FEATURE_BIASES, r.layers[0].biases = TDM_BIAS_Q);
         for (int i = 0; i < 3; i++)
@@ -208,6 +219,7 @@ static void features(void **state)
         ASKS(TDM_FEATURE_LAUREL, r.laurel_rank = 64);
         ASKS(TDM_FEATURE_PER_LAYER_INPUT, (r.per_layer_width = 32, r.layers[1].has_input = 1));
         ASKS(TDM_FEATURE_OUTPUT_SCALE, r.layers[1].has_output_scale = 1);
+        ASKS(TDM_FEATURE_LOGIT_SCALE, r.logit_scale = 0.25f);
         ASKS(TDM_FEATURE_POOLING, r.pooling = TDM_POOLING_LAST);
         ASKS(TDM_FEATURE_BIDIRECTIONAL, (r.pooling = TDM_POOLING_MEAN, r.is_bidirectional = 1, no_windows(&sizes, &r)));
         assert_int_equal(seen, TDM_FEATURE_BIT(TDM_N_FEATURES) - 1); /* none was forgotten */
@@ -287,8 +299,25 @@ static void presence(void **state)
         tdm_tensor_name(TDM_TENSOR_K_BIAS, 1, name);
         assert_string_equal(name, "blk.1.attn_k.bias");
         assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &good, &hp, 0), TDM_TENSOR_ABSENT);
-        good.ropes[1].has_divisors = 1;
+        good.ropes[1].has_divisors = TDM_DIVISORS_LONG; /* the file's other set is passed over */
         assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &good, &hp, 0), TDM_TENSOR_REQUIRED);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_SHORT, &good, &hp, 0), TDM_TENSOR_UNUSED);
+        assert_true(tdm_tensor_alias(TDM_TENSOR_ROPE_FREQS, &good, 0, name));
+        assert_string_equal(name, "rope_factors_long.weight");
+        good.ropes[1].n_still = 8; /* pairs that are not turned have no divisor */
+        tdm_tensor_shape(TDM_TENSOR_ROPE_FREQS, &good, &hp, 0, &rows, &cols);
+        assert_true(rows == 1 && cols == (good.ropes[1].n_dims - 8) / 2);
+        good.ropes[1].has_divisors = TDM_DIVISORS_FREQS;
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &good, &hp, 0), TDM_TENSOR_REQUIRED);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_SHORT, &good, &hp, 0), TDM_TENSOR_ABSENT);
+        assert_false(tdm_tensor_alias(TDM_TENSOR_ROPE_FREQS, &good, 0, name));
+        good.layers[1].norms |= TDM_NORM_QK_WIDE;
+        tdm_tensor_shape(TDM_TENSOR_Q_NORM, &good, &hp, 1, &rows, &cols);
+        assert_true(rows == 1 && cols == hp.n_heads * hp.head_dim);
+        tdm_tensor_shape(TDM_TENSOR_K_NORM, &good, &hp, 1, &rows, &cols);
+        assert_true(cols == hp.n_kv_heads * hp.head_dim);
+        tdm_tensor_shape(TDM_TENSOR_K_NORM, &good, &hp, 2, &rows, &cols);
+        assert_true(cols == hp.head_dim);
         tdm_tensor_name(TDM_TENSOR_ROPE_FREQS, 0, name);
         assert_string_equal(name, "rope_freqs.weight");
         assert_false(tdm_tensor_alias(TDM_TENSOR_FFN_NORM, &good, 2, name)); /* there it is another tensor */

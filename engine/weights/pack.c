@@ -330,6 +330,8 @@ bool tdm_weights_pack_vector(uint32_t type, float *dst, const uint8_t *src, uint
                 dst[i] = type == TDM_TYPE_F16  ? tdm_f16_to_f32(tdm_load_u16(src + 2 * from)) :
                          type == TDM_TYPE_BF16 ? tdm_bf16_to_f32(tdm_load_u16(src + 2 * from)) :
                                                  tdm_bits_to_f32(tdm_load_u32(src + 4 * from));
+                if (order->scale != 0)
+                        dst[i] *= order->scale;
         }
         return all_finite_32((const uint8_t *)dst, n);
 }

@@ -79,8 +79,11 @@ static struct tdm_hparams hparams = {
 
 /* Whether few of a layer's neurons live: its ffn_up and ffn_down then lie otherwise. */
 static bool is_sparse, wants_panels;
-/* Not 0: RoPE turns this many neighbouring dimensions of a head. */
+/* Not 0: RoPE turns this many neighbouring dimensions of a head, or the halves of these. */
 static uint32_t n_neighbours;
+static bool has_halves;
+/* Not 0: logits are multiplied by it. */
+static float logit_scale;
 
 static const struct {
         uint32_t kind, rows /* 0: n_vocab */, cols;
@@ -225,9 +228,10 @@ static void file_open(const struct file *f, struct opened *o)
                 o->model.recipe.layers[i].sparsity_scale = 1.5f;
         }
         for (unsigned i = 0; n_neighbours != 0 && i < o->model.recipe.n_ropes; i++) {
-                o->model.recipe.ropes[i].style = TDM_ROPE_NEIGHBOURS;
+                o->model.recipe.ropes[i].style = has_halves ? TDM_ROPE_HALVES : TDM_ROPE_NEIGHBOURS;
                 o->model.recipe.ropes[i].n_dims = n_neighbours;
         }
+        o->model.recipe.logit_scale = logit_scale;
         for (unsigned i = 0; i < f->n_tensors; i++) {
                 o->refs[i] = (struct tdm_tensor_ref){
                         .kind = f->tensors[i].kind,
@@ -292,7 +296,8 @@ static uint32_t from_file(uint32_t kind, uint32_t i)
                 return i;
         for (uint32_t pair = 0, half = hparams.head_dim / 2; pair < n_neighbours / 2; pair++)
                 if (d == pair || d == half + pair)
-                        return i - d + 2 * pair + (d >= half);
+                        return has_halves ? i - d + pair + (d >= half ? n_neighbours / 2 : 0) :
+                                            i - d + 2 * pair + (d >= half);
         return i - d + (d < hparams.head_dim / 2 ? n_neighbours / 2 + d : d);
 }
 
@@ -321,6 +326,8 @@ static void check_values(const struct file *f, const uint8_t *base, uint64_t siz
                                 double want =
                                         file_value(f->tensors[i].type, from, t->rows == 1 ? from_file(kind, col) : col);
 
+                                if (kind == TDM_TENSOR_OUTPUT_NORM && logit_scale != 0)
+                                        want = (double)((float)want * logit_scale);
                                 if (y[col] != want || tdm_weights_value(base, t, row, col) != want)
                                         fail_msg("tensor %u row %u column %u: %g, should be %g", i, row, col,
                                                  (double)y[col], want);
@@ -380,7 +387,7 @@ static void test_file_row(void **state)
         }
 }
 
-/* Devices turn halves alone: what makes queries and keys is packed so that they may. */
+/* Devices turn halves of whole heads alone: what makes queries and keys is packed so that they may. */
 static void test_neighbours(void **state)
 {
         static const uint32_t turned[] = { 32, 48, 46, 2, 20 }; /* of 48; all but the first end within a panel */
@@ -388,18 +395,35 @@ static void test_neighbours(void **state)
         uint64_t size;
 
         file_make(&file, -1, 0);
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(turned); i++) {
+        for (size_t i = 0; i < 2 * TDM_ARRAY_SIZE(turned); i++) {
                 _cleanup_(freep) uint8_t *base = NULL;
 
-                n_neighbours = turned[i];
+                n_neighbours = turned[i / 2];
+                has_halves = i % 2;
                 assert_int_equal(pack(&file, &base, &size, &err), 0);
                 check_values(&file, base, size);
                 for (unsigned rope = 0; rope < TDM_MAX_ROPES; rope++)
                         assert_int_not_equal(tdm_weights_header(base)->recipe.ropes[rope].style, TDM_ROPE_NEIGHBOURS);
                 assert_int_equal(tdm_weights_header(base)->recipe.ropes[0].n_dims, 48);
-                assert_int_equal(tdm_weights_header(base)->recipe.ropes[0].n_still, 48 - turned[i]);
+                assert_int_equal(tdm_weights_header(base)->recipe.ropes[0].n_still, 48 - turned[i / 2]);
         }
         n_neighbours = 0;
+        has_halves = false;
+}
+
+/* No device scales logits: the last norm's gains are packed times the scale, and the header says that none is left. */
+static void test_logit_scale(void **state)
+{
+        _cleanup_(freep) uint8_t *base = NULL;
+        struct tdm_error err = { 0 };
+        uint64_t size;
+
+        file_make(&file, -1, 0);
+        logit_scale = 0.3f;
+        assert_int_equal(pack(&file, &base, &size, &err), 0);
+        check_values(&file, base, size);
+        assert_true(tdm_weights_header(base)->recipe.logit_scale == 0);
+        logit_scale = 0;
 }
 
 #define LAYOUT_OF(kind, layer) tdm_weights_find(base, TDM_TENSOR_##kind, layer)->layout
@@ -795,19 +819,13 @@ static void test_refused(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_values),
-                cmocka_unit_test(test_file_row),
-                cmocka_unit_test(test_neighbours),
-                cmocka_unit_test(test_sparse),
-                cmocka_unit_test(test_sparse_in_panels),
-                cmocka_unit_test(test_padding),
-                cmocka_unit_test(test_unsupported),
-                cmocka_unit_test(test_not_finite),
-                cmocka_unit_test(test_progress),
-                cmocka_unit_test(test_shrinks),
-                cmocka_unit_test(test_flips),
-                cmocka_unit_test(test_refused),
-                cmocka_unit_test(test_huge_pages),
+                cmocka_unit_test(test_values),     cmocka_unit_test(test_file_row),
+                cmocka_unit_test(test_neighbours), cmocka_unit_test(test_logit_scale),
+                cmocka_unit_test(test_sparse),     cmocka_unit_test(test_sparse_in_panels),
+                cmocka_unit_test(test_padding),    cmocka_unit_test(test_unsupported),
+                cmocka_unit_test(test_not_finite), cmocka_unit_test(test_progress),
+                cmocka_unit_test(test_shrinks),    cmocka_unit_test(test_flips),
+                cmocka_unit_test(test_refused),    cmocka_unit_test(test_huge_pages),
         };
 
         if (tdm_sigbus_init() < 0 || sigaction(SIGBUS, NULL, &sigbus_action) < 0)

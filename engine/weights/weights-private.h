@@ -8,11 +8,14 @@
 #define TDM_WEIGHTS_ALIGNMENT UINT64_C(64)
 
 /* In which order a tensor's rows, or the values of a vector, are packed: as in the file where n_dims is 0, else the
- * first n_dims of each head's come from neighbours to the halves of a head: pair i is i and i + head_dim / 2. Behind
- * the pairs come those that are not turned. The file may have these rows among those of other tensors (cut). */
+ * first n_dims of each head's come from neighbours, or from halves of these n_dims, to the halves of a head: pair i is
+ * i and i + head_dim / 2. Behind the pairs come those that are not turned. The file may have these rows among those of
+ * other tensors (cut). */
 struct tdm_weights_order {
         uint32_t head_dim;
         uint32_t n_dims; /* even */
+        bool has_halves; /* the file's pairs are i and i + n_dims / 2, not 2 i and 2 i + 1 */
+        float scale;     /* a vector's values are multiplied by it; 0: not */
         struct tdm_tensor_cut cut;
 };
 
@@ -33,13 +36,14 @@ static inline uint32_t tdm_weights_cut_row(const struct tdm_tensor_cut *cut, uin
 static inline uint32_t tdm_weights_turned_row(const struct tdm_weights_order *order, uint32_t row)
 {
         uint32_t i = order->n_dims ? row % order->head_dim : 0, half = order->head_dim / 2, n_pairs = order->n_dims / 2;
+        uint32_t step = order->has_halves ? 1 : 2, second = order->has_halves ? n_pairs : 1;
 
         if (order->n_dims == 0)
                 return row;
         if (i < half)
-                return row - i + (i < n_pairs ? 2 * i : order->n_dims + (i - n_pairs));
+                return row - i + (i < n_pairs ? step * i : order->n_dims + (i - n_pairs));
         i -= half;
-        return row - half - i + (i < n_pairs ? 2 * i + 1 : order->n_dims + (half - n_pairs) + (i - n_pairs));
+        return row - half - i + (i < n_pairs ? step * i + second : order->n_dims + (half - n_pairs) + (i - n_pairs));
 }
 
 /* Which row of the file's tensor is packed as `row`. */

@@ -160,26 +160,37 @@ static bool is_turned(uint32_t kind)
                kind == TDM_TENSOR_Q_BIAS || kind == TDM_TENSOR_K_BIAS;
 }
 
+/* Whether the file's pairs are others than halves of whole heads. */
+static bool is_reordered(const struct tdm_rope_recipe *rope, uint32_t head_dim)
+{
+        return rope->style == TDM_ROPE_NEIGHBOURS || rope->n_dims != head_dim;
+}
+
 static struct tdm_weights_order plan_order(const struct tdm_tensor_ref *ref, const struct tdm_model_description *model)
 {
         uint32_t head_dim = model->hparams.layers[ref->layer].head_dim, which = model->recipe.layers[ref->layer].rope;
+        const struct tdm_rope_recipe *rope = which == TDM_ROPE_NONE ? NULL : &model->recipe.ropes[which];
 
-        if (!is_turned(ref->kind) || which == TDM_ROPE_NONE || model->recipe.ropes[which].style != TDM_ROPE_NEIGHBOURS)
-                return (struct tdm_weights_order){ .cut = ref->cut };
-        return (struct tdm_weights_order){ head_dim, model->recipe.ropes[which].n_dims, ref->cut };
+        if (!is_turned(ref->kind) || !rope || !is_reordered(rope, head_dim))
+                return (struct tdm_weights_order){
+                        .cut = ref->cut, .scale = ref->kind == TDM_TENSOR_OUTPUT_NORM ? model->recipe.logit_scale : 0
+                };
+        return (struct tdm_weights_order){ .head_dim = head_dim,
+                                           .n_dims = rope->n_dims,
+                                           .has_halves = rope->style == TDM_ROPE_HALVES,
+                                           .cut = ref->cut };
 }
 
-/* Makes halves of neighbours, as devices see them: halves of whole heads, of which the last pairs may stay as they are.
- */
+/* Makes what devices see of RoPE: halves of whole heads, of which the last pairs may stay as they are. */
 static void take_halves(struct tdm_recipe *recipe, const struct tdm_hparams *hp)
 {
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 struct tdm_rope_recipe *rope = &recipe->ropes[recipe->layers[i].rope % TDM_MAX_ROPES];
 
-                if (recipe->layers[i].rope == TDM_ROPE_NONE || rope->style != TDM_ROPE_NEIGHBOURS)
+                if (recipe->layers[i].rope == TDM_ROPE_NONE || !is_reordered(rope, hp->layers[i].head_dim))
                         continue;
                 rope->style = TDM_ROPE_HALVES;
-                rope->n_still = hp->layers[i].head_dim - rope->n_dims;
+                rope->n_still += hp->layers[i].head_dim - rope->n_dims;
                 rope->n_dims = hp->layers[i].head_dim;
         }
         for (uint32_t i = 0; i < recipe->n_ropes; i++)
@@ -221,6 +232,7 @@ int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_d
                 plan->sources[i] = model->tensors[i].tensor;
         }
         take_halves(&plan->header.recipe, &plan->header.hparams);
+        plan->header.recipe.logit_scale = 0; /* in the gains of the last norm */
         plan->header.size_bytes = offset;
         *ret = steal_ptr(&plan);
         return 0;

@@ -20,14 +20,15 @@
  *   BY_ROW:    row by row: quants [nb][16 or 32 bytes] as one row of a panel has them, then scales f16 [nb]
  *   BY_COLUMN: scales f16 [nb][rows], then columns. Q8_0: i8 [cols][rows]; Q4_0: [cols][rows / 32][16], where byte r of
  *              16 has row r in its low and row 16 + r in its high nibble, each 0 … 15 meaning q - 8
- * Layout ROWS: vectors (norm gains, biases), f32, as they are.
+ * Layout ROWS: vectors (norm gains, biases), f32, as they are; the gains of the last norm times logit_scale.
  * Layout FILE: nothing lies here. Rows stay in the file as it has them, panel_bytes each; tandemd reads those of a
  * step's tokens, and devices get them with the step (tdm_weights_file_row()).
  *
  * Where RoPE turns neighbours (2 i and 2 i + 1 of a head), the rows that make queries and keys, with their biases and
  * gains, lie in the order of halves here: the even ones of a head begin its first half, the odd ones its second, and
- * what is not turned ends both. Products of queries and keys stay what they are, and every device turns halves. The
- * recipe in the header says halves then. */
+ * what is not turned ends both. So do the halves of what is turned where that is a part of each head. Products of
+ * queries and keys stay what they are, and every device turns halves of whole heads. The recipe in the header says so
+ * then. */
 #ifndef TDM_ENGINE_WEIGHTS_WEIGHTS_H
 #define TDM_ENGINE_WEIGHTS_WEIGHTS_H
 

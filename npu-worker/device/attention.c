@@ -36,11 +36,12 @@ static void each_row(struct pass *pass, void (*row)(const struct pass *pass, uin
 static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *host = pass->model->host;
+        const float *x = pass->hidden + (size_t)row * host->hp.residual_width, *gain = pass->layer->attn_norm;
         float *y = host->row + thread * host->row_stride;
 
-        host->kernels->rmsnorm(pass->hidden + (size_t)row * host->hp.residual_width, pass->layer->attn_norm,
-                               host->hp.d_model, host->recipe.norm_eps, y);
-        tdm_npu_product_put(pass->model->qkv, row, y);
+        if (gain)
+                host->kernels->rmsnorm(x, gain, host->hp.d_model, host->recipe.norm_eps, y);
+        tdm_npu_product_put(pass->model->qkv, row, gain ? y : x);
 }
 
 /* A product's output with its bias. */

@@ -104,7 +104,7 @@ static unsigned attend_kernels(const struct tdm_vk_model *m, const struct tdm_vk
 
         switch (part) {
         case TDM_VK_PART_ROTATE:
-                return one_kernel(ret, TDM_VK_ROTATE, m->kv.type, heads, 0);
+                return one_kernel(ret, TDM_VK_ROTATE, m->kv.type, heads, l->is_late);
         case TDM_VK_PART_ATTEND:
                 *ret = tdm_vk_attend_kernel(m, kind, class->many, class->item_heads, l->o.act);
                 return 1;
@@ -113,7 +113,7 @@ static unsigned attend_kernels(const struct tdm_vk_model *m, const struct tdm_vk
                                0 :
                                one_kernel(ret, TDM_VK_MERGE, 0, l->o.act, 0);
         case TDM_VK_PART_ALL:
-                return class->may_rotate && heads == TDM_VK_HEADS_NORMED &&
+                return class->may_rotate && heads == TDM_VK_HEADS_NORMED && !l->is_late &&
                        tdm_vk_attend_rotating_kernel(m, kind, l->o.act, class->several, ret);
         default:
                 return 0;
@@ -128,7 +128,8 @@ static unsigned route_kernels(const struct tdm_vk_model *m, const struct tdm_vk_
         const struct tdm_vk_experts *e = &tdm_vk_op_layer(m, op)->experts;
 
         if (part == TDM_VK_PART_CHOOSE)
-                return one_kernel(ret, TDM_VK_CHOOSE, 0, 0, 0);
+                return one_kernel(ret, TDM_VK_CHOOSE, m->recipe.layers[op->layer].router == TDM_ROUTER_SOFTMAX_ALL, 0,
+                                  0);
         if (part == TDM_VK_PART_GROUP) /* a single row's slots are its ranks where rows are F16 */
                 return tdm_vk_is_f16(&e->gate) && class->n_rows == 1 ? 0 : one_kernel(ret, TDM_VK_GROUP, 0, 0, 0);
         if (part != TDM_VK_PART_PRODUCTS)

@@ -17,13 +17,11 @@ static int check_layers(const struct tdm_recipe *recipe, const struct tdm_hparam
                 const struct tdm_layer_recipe *l = &recipe->layers[i];
                 uint32_t norms = l->norms & qk_norms;
 
-                if (l->n_experts > TDM_VK_EXPERTS_MAX || l->n_experts_used > TDM_VK_EXPERTS_USED_MAX ||
-                    l->router == TDM_ROUTER_SOFTMAX_ALL)
+                if (l->n_experts > TDM_VK_EXPERTS_MAX || l->n_experts_used > TDM_VK_EXPERTS_USED_MAX)
                         return tdm_error_set(
                                 err, TDM_E_UNSUPPORTED,
-                                "vulkan device: layer %u uses %u of %u experts: at most %u of %u, weighted "
-                                "among themselves, are known",
-                                i, l->n_experts_used, l->n_experts, TDM_VK_EXPERTS_USED_MAX, TDM_VK_EXPERTS_MAX);
+                                "vulkan device: layer %u uses %u of %u experts: at most %u of %u are known", i,
+                                l->n_experts_used, l->n_experts, TDM_VK_EXPERTS_USED_MAX, TDM_VK_EXPERTS_MAX);
 
                 if (norms != 0 && norms != qk_norms)
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,

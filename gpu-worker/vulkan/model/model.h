@@ -43,9 +43,11 @@ struct tdm_vk_layer {
         bool v_norm;       /* without gains */
         float query_scale; /* of attention on f16 units (kernels/f16-rows.c): what queries are multiplied with */
         uint64_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffw_norm; /* addresses of gains; 0: none */
-        uint64_t qkv_bias, o_bias, down_bias;                                        /* of biases; 0: none */
-        uint32_t activation;                                                         /* enum tdm_activation */
-        uint64_t sinks;                                                              /* 0: none */
+        uint64_t q_wide, k_wide; /* gains of one norm of all heads, in place of q_norm and k_norm; 0: none */
+        bool is_late;            /* q_norm and k_norm stand behind RoPE */
+        uint64_t qkv_bias, o_bias, down_bias; /* of biases; 0: none */
+        uint32_t activation;                  /* enum tdm_activation */
+        uint64_t sinks;                       /* 0: none */
         struct tdm_vk_experts experts;
         /* At the layer's end (shaders/norm/side.comp); 0: none. */
         struct tdm_vk_matrix input_gate, input_proj;

@@ -403,11 +403,13 @@ static void find_experts(const struct tdm_vk_model *m, uint32_t layer, struct td
         ret->router.act = TDM_VK_ACT_F32; /* another expert would be another model */
 }
 
-/* If no norm follows attention, an error in it goes into the residual at its full size. If values have a norm (Gemma 3n
- * and 4), int8 for queries, keys and values is a third of such a model's distance from the reference. */
+/* As the host device's qkv_act(). If values have a norm (Gemma 3n and 4), int8 for queries, keys and values is a third
+ * of such a model's distance from the reference. */
 static bool is_fine(const struct tdm_layer_recipe *layer)
 {
-        return !(layer->norms & TDM_NORM_ATTN_AFTER) || layer->norms & TDM_NORM_V;
+        const uint32_t around = TDM_NORM_ATTN_BEFORE | TDM_NORM_Q | TDM_NORM_ATTN_AFTER;
+
+        return (layer->norms & around) != around || layer->norms & TDM_NORM_V;
 }
 
 void tdm_vk_weights_find(struct tdm_vk_model *m)
@@ -437,6 +439,13 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
                 l->attn_norm = find_vector(m, TDM_TENSOR_ATTN_NORM, i);
                 l->q_norm = find_vector(m, TDM_TENSOR_Q_NORM, i);
                 l->k_norm = find_vector(m, TDM_TENSOR_K_NORM, i);
+                l->q_wide = l->k_wide = 0;
+                l->is_late = m->recipe.layers[i].norms & TDM_NORM_QK_LATE;
+                if (m->recipe.layers[i].norms & TDM_NORM_QK_WIDE) {
+                        l->q_wide = l->q_norm;
+                        l->k_wide = l->k_norm;
+                        l->q_norm = l->k_norm = 0;
+                }
                 l->post_attn_norm = find_vector(m, TDM_TENSOR_POST_ATTN_NORM, i);
                 l->ffn_norm = find_vector(m, TDM_TENSOR_FFN_NORM, i);
                 l->post_ffw_norm = find_vector(m, TDM_TENSOR_POST_FFW_NORM, i);

@@ -80,6 +80,17 @@ static struct tdm_vk_op *add_norm(struct builder *b, uint64_t gain, uint32_t at)
                                  .kind = TDM_VK_OP_NORM, .rows = TDM_VK_ROWS_TILE, .gains = { gain }, .at = at });
 }
 
+/* A block's input where no norm stands before it: the residual itself, once for each form of rounded rows. */
+static void add_inputs(struct builder *b, const struct tdm_vk_matrix *const *matrices, unsigned n, uint32_t at)
+{
+        for (unsigned i = 0, earlier; i < n; i++) {
+                for (earlier = 0; earlier < i && matrices[earlier]->act != matrices[i]->act;)
+                        earlier++;
+                if (earlier == i)
+                        add_rounding(b, matrices[i], rows_in(TDM_VK_HIDDEN, at, b->m->hp.residual_width), 0);
+        }
+}
+
 static void set_matrices(struct tdm_vk_op *op, const struct tdm_vk_matrix *const *matrices, unsigned n)
 {
         for (unsigned i = 0; i < n; i++)
@@ -193,6 +204,20 @@ static void add_attend(struct builder *b)
                                        .n_matrices = 1 });
 }
 
+/* One norm of all heads of queries, and one of those of keys, before they are turned. */
+static void add_wide_norms(struct builder *b, struct tdm_vk_rows heads)
+{
+        const struct tdm_vk_layer *l = &b->m->layers[b->layer];
+
+        for (unsigned keys = 0; keys < (l->n_qkv > 1 ? 2u : 1u); keys++)
+                add_op(b, &(struct tdm_vk_op){ .kind = TDM_VK_OP_SIDE,
+                                               .rows = TDM_VK_ROWS_TILE,
+                                               .variant = TDM_VK_SIDE_NORM,
+                                               .y = rows_in(heads.array, keys ? l->q.rows : 0, heads.stride),
+                                               .gains = { keys ? l->k_wide : l->q_wide },
+                                               .n = keys ? l->k.rows : l->q.rows });
+}
+
 static void build_attention(struct builder *b)
 {
         const struct tdm_vk_model *m = b->m;
@@ -208,16 +233,22 @@ static void build_attention(struct builder *b)
 
         if (has_streams)
                 route_streams(b, tdm_vk_active_at(m), TDM_VK_STREAMS_PREDICT);
-        op = add_norm(b, l->attn_norm, tdm_vk_active_at(m));
-        op->begins = !has_streams;
-        if (has_streams)
-                set_matrices(op, (const struct tdm_vk_matrix *[]){ &l->laurel_l }, 1);
-        set_matrices(op, qkv, l->n_qkv);
+        if (l->attn_norm) {
+                op = add_norm(b, l->attn_norm, tdm_vk_active_at(m));
+                op->begins = !has_streams;
+                if (has_streams)
+                        set_matrices(op, (const struct tdm_vk_matrix *[]){ &l->laurel_l }, 1);
+                set_matrices(op, qkv, l->n_qkv);
+        } else {
+                add_inputs(b, qkv, l->n_qkv, tdm_vk_active_at(m));
+        }
         if (has_streams)
                 add_multiply(b, &l->laurel_l, rank);
         op = add_op(b, &(struct tdm_vk_op){
                                .kind = TDM_VK_OP_MULTIPLY, .rows = TDM_VK_ROWS_TILE, .y = heads, .is_measured = true });
         set_matrices(op, qkv, l->n_qkv);
+        if (l->q_wide)
+                add_wide_norms(b, heads);
         add_attend(b);
         add_multiply(b, &l->o, sums);
         b->program->ops[b->program->n_ops - 1].is_measured = true;
@@ -389,21 +420,24 @@ static void build_ffn(struct builder *b)
         const struct tdm_vk_experts *e = &l->experts;
         const struct tdm_vk_matrix *gate_up[] = { &l->gate, &l->up }, *router[] = { &e->router },
                                    *of_experts[] = { &e->router, &e->gate, &e->up };
+        const bool has_dense = tdm_vk_has_dense(l);
         struct tdm_vk_op *op;
 
         if (e->beside) {
                 set_matrices(add_norm(b, e->router_gain, tdm_vk_middle_at(m)), router, 1);
                 build_experts(b, TDM_VK_EXPERTS_Y);
         }
-        op = add_norm(b, l->ffn_norm, tdm_vk_middle_at(m));
-        op->begins = !e->beside;
-        if (tdm_vk_has_dense(l)) {
-                set_matrices(op, gate_up, 2);
-                build_dense(b);
+        if (l->ffn_norm) {
+                op = add_norm(b, l->ffn_norm, tdm_vk_middle_at(m));
+                op->begins = !e->beside;
+                set_matrices(op, has_dense ? gate_up : of_experts, has_dense ? 2 : 3);
         } else {
-                set_matrices(op, of_experts, 3);
-                build_experts(b, TDM_VK_Y);
+                add_inputs(b, has_dense ? gate_up : of_experts, has_dense ? 2 : 3, tdm_vk_middle_at(m));
         }
+        if (has_dense)
+                build_dense(b);
+        else
+                build_experts(b, TDM_VK_Y);
         add_sum(b, l->post_ffw_norm, l->down_bias, tdm_vk_middle_at(m));
         build_layer_end(b);
 }

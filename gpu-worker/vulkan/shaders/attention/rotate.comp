@@ -8,6 +8,8 @@
 layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint KV_TYPE = TDM_VK_KV_F16;
 layout(constant_id = 1) const uint HEADS = TDM_VK_HEADS_NORMED;
+// 1: the norm's gains come behind the turn, which changes no head's length. Only of heads that are normed.
+layout(constant_id = 2) const uint LATE = 0;
 const bool VALUES_NORMED = HEADS == TDM_VK_HEADS_VALUES || HEADS == TDM_VK_HEADS_V_IS_K;
 const bool NORMED = HEADS == TDM_VK_HEADS_NORMED || VALUES_NORMED;
 layout(push_constant) uniform Push { tdm_vk_rotate_push p; };
@@ -159,8 +161,14 @@ void main()
                         uint64_t angles = p.angles + uint64_t(p.first_row + row) * p.head_dim * 4;
                         vec2 gains = NORMED ? vec2(Constants(gain).v[d],
                                 Constants(gain).v[half_dim + d]) : vec2(1);
-                        vec2 rotated = tdm_rotated(vec2(s_x[d], s_x[half_dim + d]), scale, gains,
+                        vec2 rotated = tdm_rotated(vec2(s_x[d], s_x[half_dim + d]), scale, LATE != 0 ? vec2(1) : gains,
                                                  vec2(Constants(angles).v[d], Constants(angles).v[half_dim + d]));
+
+                        if (LATE != 0) {
+                                precise vec2 normed = rotated * gains;
+
+                                rotated = normed;
+                        }
 
                         if (is_query) {
                                 precise vec2 scaled = rotated * p.query_scale;

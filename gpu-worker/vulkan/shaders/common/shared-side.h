@@ -13,6 +13,7 @@
 #define TDM_VK_SIDE_ADD 3
 /* y = rmsnorm(y) * gain + rmsnorm(x) * gain1 */
 #define TDM_VK_SIDE_BOTH 4
+#define TDM_VK_SIDE_NORM 5 /* y = rmsnorm(y) * gain */
 struct tdm_vk_side_push {
         TDM_U64 x;
         TDM_U64 other;

@@ -1,15 +1,17 @@
 #version 460
 // Which experts a row uses: those with the largest numbers of the router, of equal ones the lower; and their weights,
-// the softmax of the chosen numbers. One workgroup is one row. ORDER of the sum: by rank.
+// the softmax of the chosen numbers, or what the softmax of all numbers has for them. One workgroup is one row. ORDER
+// of the sum: by rank, or of all by number.
 #define WORKERS 128
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 #include "gpu-worker/vulkan/shaders/common/shared-experts.h"
 layout(local_size_x = WORKERS) in;
+layout(constant_id = 0) const uint OF_ALL = 0;
 layout(push_constant) uniform Push { tdm_vk_choose_push p; };
 
 shared float s_z[TDM_VK_EXPERTS_MAX];
 shared uint s_ids[TDM_VK_EXPERTS_USED_MAX];
-shared float s_exp[TDM_VK_EXPERTS_USED_MAX];
+shared float s_exp[TDM_VK_EXPERTS_MAX]; // by rank, or of all by number
 
 // A NaN comes last, so that any numbers give a choice.
 bool comes_first(uint a, uint b)
@@ -24,6 +26,7 @@ bool comes_first(uint a, uint b)
 void main()
 {
         uint row = gl_WorkGroupID.x, thread = gl_LocalInvocationID.x;
+        uint n_summed = OF_ALL != 0 ? p.n_experts : p.n_used;
 
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         for (uint e = thread; e < p.n_experts; e += WORKERS) {
@@ -44,15 +47,15 @@ void main()
                         s_ids[rank] = e;
         }
         barrier();
-        if (thread < p.n_used)
-                s_exp[thread] = tdm_exp(s_z[s_ids[thread]] - s_z[s_ids[0]]);
+        for (uint i = thread; i < n_summed; i += WORKERS)
+                s_exp[i] = tdm_exp(s_z[OF_ALL != 0 ? i : s_ids[i]] - s_z[s_ids[0]]);
         barrier();
         if (thread < p.n_used) {
                 precise float sum = 0;
 
-                for (uint i = 0; i < p.n_used; i++)
+                for (uint i = 0; i < n_summed; i++)
                         sum += s_exp[i];
-                precise float weight = s_exp[thread] / sum;
+                precise float weight = s_exp[OF_ALL != 0 ? s_ids[thread] : thread] / sum;
 
                 if (p.scales != 0)
                         weight = weight * F32s(p.scales).v[s_ids[thread]];

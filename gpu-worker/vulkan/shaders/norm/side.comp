@@ -84,6 +84,10 @@ void change(float scale, float factor, float output_scale, float scale1)
                         precise vec4 other = at(p.x, p.x_stride, col) * scale1 * Gains(p.gain1).v[col / 4];
 
                         value = normed + other;
+                } else if (OP == TDM_VK_SIDE_NORM) {
+                        precise vec4 normed = value * scale * Gains(p.gain).v[col / 4];
+
+                        value = normed;
                 } else {
                         if (p.x != 0) {
                                 precise vec4 added = at(p.x, p.x_stride, col) * scale * Gains(p.gain).v[col / 4];
@@ -104,6 +108,8 @@ void main()
                         put(col);
         } else if (OP == TDM_VK_SIDE_INPUT) {
                 change(norm_scale(p.y, p.y_stride, p.factor), p.factor, 1, 0);
+        } else if (OP == TDM_VK_SIDE_NORM) {
+                change(norm_scale(p.y, p.y_stride, 1), 1, 1, 0);
         } else if (OP == TDM_VK_SIDE_BOTH) {
                 change(norm_scale(p.y, p.y_stride, 1), 1, 1, norm_scale(p.x, p.x_stride, 1));
         } else {
