@@ -45,6 +45,7 @@ struct tdm_architecture {
         const char *name;          /* as general.architecture has it; keys begin with it */
         uint32_t follows;          /* bits of enum tdm_key_id: keys that it has beyond those of every architecture */
         uint32_t fused;            /* bits of enum tdm_fused: tensors that its files may have as one */
+        const char *const *reads;  /* keys of unfollowed.c that it reads itself, then NULL; NULL: none */
         bool follows_second_sizes; /* those of sliding layers, shared keys and layers' inputs (unfollowed.c) */
         bool layers_may_differ;    /* its files may have arrays where others have one number for all layers */
         /* The sizes have been read. Makes the recipe, with the defaults of the keys that it follows. */
@@ -106,12 +107,14 @@ int tdm_refuse_other(const struct tdm_gguf *gguf, const char *architecture, cons
 /* Refuses keys that would change the result and that no architecture follows, unless their values change nothing. */
 int tdm_refuse_unfollowed(const struct tdm_gguf *gguf, const struct tdm_architecture *architecture,
                           const struct tdm_hparams *hp, const struct tdm_recipe *recipe, struct tdm_error *err);
-/* Checks the experts whose numbers were read from keys, and gives every layer the width that it then has. */
+/* Checks the experts whose numbers were read from keys, and gives every layer the width that it then has. Its router is
+ * the recipe's unless keys ask for another. */
 int tdm_experts_of_file(const struct tdm_gguf *gguf, const char *architecture, struct tdm_hparams *hp,
                         struct tdm_recipe *recipe, struct tdm_error *err);
 /* Refuses keys that ask for experts of another kind. */
 int tdm_experts_refuse_others(const struct tdm_gguf *gguf, const char *architecture, struct tdm_error *err);
-/* What keys say of the router (enum tdm_router): the softmax of the chosen ones unless they ask for another. */
+/* What keys say of the router (enum tdm_router). Where they say nothing, what *ret is holds, and else the softmax of
+ * the chosen ones. */
 int tdm_experts_read_router(const struct tdm_gguf *gguf, const char *architecture, uint32_t *ret,
                             struct tdm_error *err);
 /* The keys of experts. */
@@ -141,7 +144,25 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
 /* A file of this folder defines each as tdm_architecture_<name>. */
 #define TDM_ARCHITECTURES(X)                                                                                           \
         X(gemma3)                                                                                                      \
-        X(gemma3n) X(gemma4) X(gemma_embedding) X(llama) X(qwen2) X(qwen3) X(qwen3moe) X(gpt_oss) X(gptoss) X(smollm3)
+        X(gemma3n)                                                                                                     \
+        X(gemma4)                                                                                                      \
+        X(gemma_embedding)                                                                                             \
+        X(llama)                                                                                                       \
+        X(qwen2)                                                                                                       \
+        X(qwen3)                                                                                                       \
+        X(qwen3moe)                                                                                                    \
+        X(gpt_oss)                                                                                                     \
+        X(gptoss)                                                                                                      \
+        X(smollm3)                                                                                                     \
+        X(seed_oss)                                                                                                    \
+        X(granite)                                                                                                     \
+        X(granitemoe)                                                                                                  \
+        X(phi3)                                                                                                        \
+        X(glm4)                                                                                                        \
+        X(hunyuan_dense)                                                                                               \
+        X(exaone4)                                                                                                     \
+        X(olmo2)                                                                                                       \
+        X(olmoe)
 
 #define TDM_DECLARE_ARCHITECTURE(name) extern const struct tdm_architecture tdm_architecture_##name;
 TDM_ARCHITECTURES(TDM_DECLARE_ARCHITECTURE)

@@ -3,7 +3,8 @@
  * than its makers meant. Values that change nothing are let pass. */
 #include "engine/model/private.h"
 
-/* Numbers that no architecture follows, with the values that change nothing. */
+/* Numbers that architectures do not follow, but for those whose `reads` name them, with the values that change
+ * nothing. */
 static const struct {
         const char *key;
         float neutral, also;
@@ -36,11 +37,22 @@ static const struct {
 
 static const char *const flags[] = { "use_parallel_residual", "swin_norm" };
 
-static int refuse_numbers(const struct tdm_gguf *g, const char *architecture, struct tdm_error *err)
+static bool is_read(const struct tdm_architecture *a, const char *key)
 {
+        for (const char *const *own = a->reads; own && *own; own++)
+                if (strcmp(*own, key) == 0)
+                        return true;
+        return false;
+}
+
+static int refuse_numbers(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_error *err)
+{
+        const char *architecture = a->name;
+
         for (size_t i = 0; i < TDM_ARRAY_SIZE(numbers); i++) {
                 float value = numbers[i].neutral;
-                int r = tdm_key_get_float(g, architecture, numbers[i].key, &value, err);
+                int r = is_read(a, numbers[i].key) ? 0 :
+                                                     tdm_key_get_float(g, architecture, numbers[i].key, &value, err);
 
                 if (r == 0 && value != numbers[i].neutral && value != numbers[i].also)
                         r = tdm_error_set(err, TDM_E_UNSUPPORTED,
@@ -115,7 +127,7 @@ int tdm_refuse_unfollowed(const struct tdm_gguf *g, const struct tdm_architectur
 {
         int r;
 
-        if ((r = refuse_numbers(g, a->name, err)) || (r = refuse_activation(g, recipe, err)))
+        if ((r = refuse_numbers(g, a, err)) || (r = refuse_activation(g, recipe, err)))
                 return r;
         return a->follows_second_sizes ? 0 : refuse_second_sizes(g, hp, recipe, err);
 }
