@@ -553,6 +553,9 @@ def as_user(uid):
 # ---- models
 
 
+MKGGUF_ARCHS = ("llama", "qwen2", "qwen3", "qwen3moe", "gpt-oss", "smollm3")
+
+
 def make_model(size="tiny", type="q8_0", keep=True, **options):
     """A random-weight model by tools/mkgguf.py, or by the tool of its arch, made once for each build directory (any
     number of tests may ask)."""
@@ -573,8 +576,9 @@ def make_model(size="tiny", type="q8_0", keep=True, **options):
         if not os.path.exists(path):
             part = path + ".part"
             arch = options.get("arch", "")
-            tool = "mkgguf_gemma.py" if arch.startswith("gemma") else "mkgguf_archs.py" if arch else "mkgguf.py"
+            tool = "mkgguf_gemma.py" if arch.startswith("gemma") else "mkgguf_shelf.py" if arch else "mkgguf.py"
             tool = "mkgguf_embedding.py" if arch == "gemma-embedding" else tool
+            tool = "mkgguf_archs.py" if arch in MKGGUF_ARCHS else tool
             r = subprocess.run(["/usr/bin/python3", os.path.join(TREE, "tools", tool), part, "--size", size,
                                 "--type", type] + args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if b"No module named 'numpy'" in r.stdout:
