@@ -48,6 +48,21 @@ static uint64_t bytes_of(const struct tdm_constraint *c)
                (!!c->kept + !!c->own + !!c->thinking) * c->n_words * sizeof(*c->kept);
 }
 
+/* The last mask outlives other calls of the matcher. It may have to be published again, when it came too late, and it
+ * may have taken all that a thread can do, so it is not made twice. */
+static int keep_mask(struct tdm_constraint *c)
+{
+        if (!c->kept)
+                c->kept = calloc(c->n_words, sizeof(*c->kept));
+        if (!c->kept)
+                return -ENOMEM;
+        if (c->n_masked > 0 && c->words != c->kept) {
+                memcpy(c->kept, c->words, c->n_words * sizeof(*c->kept));
+                c->words = c->kept;
+        }
+        return 0;
+}
+
 int tdm_constraint_charge(struct tdm_constraint *c, struct tdm_error *err)
 {
         uint64_t bytes = bytes_of(c);
@@ -56,7 +71,8 @@ int tdm_constraint_charge(struct tdm_constraint *c, struct tdm_error *err)
         if (bytes > c->charged_bytes)
                 r = tdm_account_charge(c->account, TDM_RESOURCE_GRAMMAR_BYTES, bytes - c->charged_bytes, err);
         if (r != 0 && c->matcher) {
-                c->n_masked = 0;
+                if (keep_mask(c) < 0)
+                        c->n_masked = 0;
                 if (tdm_matcher_trim(c->matcher) < 0)
                         return r;
                 bytes = bytes_of(c);
@@ -500,20 +516,6 @@ int tdm_constraint_mask(struct tdm_constraint *c, const uint32_t *ids, size_t n_
         if (is_empty(c->words, c->n_words))
                 return -ENODATA;
         *ret_words = c->words;
-        return 0;
-}
-
-/* The last mask outlives other calls of the matcher. It may have to be published again, when it came too late. */
-static int keep_mask(struct tdm_constraint *c)
-{
-        if (!c->kept)
-                c->kept = calloc(c->n_words, sizeof(*c->kept));
-        if (!c->kept)
-                return -ENOMEM;
-        if (c->n_masked > 0 && c->words != c->kept) {
-                memcpy(c->kept, c->words, c->n_words * sizeof(*c->kept));
-                c->words = c->kept;
-        }
         return 0;
 }
 

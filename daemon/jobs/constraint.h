@@ -87,7 +87,8 @@ size_t tdm_constraint_n_allowed(struct tdm_constraint *constraint, const uint32_
                                 const uint32_t *ahead, size_t n_ahead);
 /* Whether a text of these ids satisfies it. False also where that takes more than a quick look. */
 bool tdm_constraint_is_whole(struct tdm_constraint *constraint, const uint32_t *ids, size_t n_ids);
-/* Charges what it takes now. Loop only. TDM_E_QUOTA, TDM_E_BUSY: too much even with its caches emptied. */
+/* Charges what it takes now. Past the user's share its caches are emptied, and the last mask stays. Loop only.
+ * TDM_E_QUOTA, TDM_E_BUSY: too much even with its caches emptied. */
 int tdm_constraint_charge(struct tdm_constraint *constraint, struct tdm_error *err);
 
 #endif

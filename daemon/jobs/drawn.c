@@ -111,7 +111,7 @@ static int take_next(struct tdm_job *job, struct tdm_error *err)
         return 0;
 }
 
-/* Whether the last token may be: 0, -EBUSY: its mask is not made. */
+/* Whether the last token may be: 0, -EBUSY: its mask takes a thread. */
 static int last_is_allowed(struct tdm_job *job, struct tdm_error *err)
 {
         uint32_t id = job->drawn.ids[job->drawn.n - 1];
@@ -119,7 +119,7 @@ static int last_is_allowed(struct tdm_job *job, struct tdm_error *err)
         int r;
 
         r = tdm_constraint_mask(job->text.constraint, job->ids + job->prompt_tokens, job->generated,
-                                TDM_CONSTRAINT_LOOKUP, &words, err);
+                                TDM_CONSTRAINT_QUICK, &words, err);
         if (r == -EAGAIN)
                 return -EBUSY;
         if (r != 0 || id / 64 >= tdm_constraint_n_words(job->text.constraint) || !(words[id / 64] >> id % 64 & 1))

@@ -351,6 +351,59 @@ static void test_charged(void **state)
         tdm_accounts_destroy(accounts);
 }
 
+/* A constraint of a hard grammar that has made its first mask. */
+static struct tdm_constraint *masked_constraint(const struct world *w, struct tdm_vocabulary *v,
+                                                struct tdm_account *account)
+{
+        struct tdm_job_options options = { .regex = HARD };
+        struct tdm_constraint *c;
+        struct tdm_error err;
+
+        assert_int_equal(tdm_constraint_new(&c, &options, false, account, &err), 0);
+        assert_int_equal(tdm_constraint_compile(c, NULL, w->fleet.models[0]->metadata->tokenizer, v, &err), 0);
+        return c;
+}
+
+/* A user at its share: caches are emptied so that a job fits, but not the mask that took a thread, or the job would ask
+ * for it again and again. */
+static void test_share_keeps_mask(void **state)
+{
+        _cleanup_(tdm_vocabulary_unrefp) struct tdm_vocabulary *v = NULL;
+        struct tdm_resource_limit limits[TDM_N_RESOURCES];
+        struct tdm_accounts *accounts;
+        struct tdm_account *account;
+        struct tdm_constraint *c;
+        const uint64_t *words;
+        struct tdm_error err;
+        struct world w;
+        uint64_t whole, others;
+
+        world_open(&w, 1, 64, 64, &plain);
+        assert_int_equal(tdm_vocabulary_new_tokenizer(&v, w.fleet.models[0]->metadata->tokenizer,
+                                                      tdm_model_hparams(w.fleet.models[0])->n_vocab),
+                         0);
+        for (int i = 0; i < TDM_N_RESOURCES; i++)
+                limits[i] = (struct tdm_resource_limit){ .capacity = 1 << 30, .share_percent = 50 };
+        assert_int_equal(tdm_accounts_new(&accounts, limits), 0);
+        account = tdm_accounts_get(accounts, 1000);
+        c = masked_constraint(&w, v, account);
+        assert_int_equal(tdm_constraint_charge(c, &err), 0);
+        whole = account->used[TDM_RESOURCE_GRAMMAR_BYTES];
+        tdm_constraint_destroy(c);
+
+        others = (UINT64_C(1) << 29) - whole * 3 / 4; /* a half is the user's share */
+        assert_int_equal(tdm_account_charge(account, TDM_RESOURCE_GRAMMAR_BYTES, others, &err), 0);
+        c = masked_constraint(&w, v, account);
+        assert_int_equal(tdm_constraint_charge(c, &err), 0);
+        assert_true(account->used[TDM_RESOURCE_GRAMMAR_BYTES] - others < whole * 3 / 4); /* emptied */
+        assert_int_equal(tdm_constraint_mask(c, NULL, 0, TDM_CONSTRAINT_LOOKUP, &words, &err), 0);
+        tdm_constraint_destroy(c);
+        tdm_account_release(account, TDM_RESOURCE_GRAMMAR_BYTES, others);
+        tdm_account_unref(account);
+        tdm_accounts_destroy(accounts);
+        world_close(&w);
+}
+
 /* Jobs whose schema came before find its grammar made: of one user only, and with the same ids. */
 static void test_kept(void **state)
 {
@@ -419,12 +472,19 @@ static void test_liars(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_alone),   cmocka_unit_test(test_same_ids),
-                cmocka_unit_test(test_hard),    cmocka_unit_test(test_pushed_out),
-                cmocka_unit_test(test_length),  cmocka_unit_test(test_refused),
-                cmocka_unit_test(test_several), cmocka_unit_test(test_charged),
-                cmocka_unit_test(test_liars),   cmocka_unit_test(test_kept),
-                cmocka_unit_test(test_guesses), cmocka_unit_test(test_rows_without_piece),
+                cmocka_unit_test(test_alone),
+                cmocka_unit_test(test_same_ids),
+                cmocka_unit_test(test_hard),
+                cmocka_unit_test(test_pushed_out),
+                cmocka_unit_test(test_length),
+                cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_several),
+                cmocka_unit_test(test_charged),
+                cmocka_unit_test(test_share_keeps_mask),
+                cmocka_unit_test(test_liars),
+                cmocka_unit_test(test_kept),
+                cmocka_unit_test(test_guesses),
+                cmocka_unit_test(test_rows_without_piece),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);
