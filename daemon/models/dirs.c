@@ -2,6 +2,7 @@
  * opens it with its own rights and passes the fd. No path is compiled in: an installed prefix and a build tree are
  * found relative to this executable. */
 #include "daemon/models/private.h"
+#include "common/fnv.h"
 #include "common/log.h"
 #include "common/suggest.h"
 
@@ -224,11 +225,9 @@ struct scan {
 static void scan_add(struct scan *s, const char *name, const char *path)
 {
         struct tdm_file_identity identity;
-        size_t at = 14695981039346656037u;
+        size_t at = tdm_fnv64(TDM_FNV64_BEGIN, name, strlen(name)) % SCAN_SLOTS;
 
-        for (const char *p = name; *p; p++)
-                at = (at ^ (unsigned char)*p) * 1099511628211u;
-        for (at %= SCAN_SLOTS; s->names[at]; at = (at + 1) % SCAN_SLOTS)
+        for (; s->names[at]; at = (at + 1) % SCAN_SLOTS)
                 if (strcmp(s->names[at], name) == 0)
                         return;
         if (tdm_file_identify_path(path, &identity) < 0 || identity.size_bytes == 0)

@@ -4,14 +4,11 @@
  * device computes them. It looks again after it was pushed out. It enters its pages as they are committed, for as long
  * as one numerics has computed all of them. */
 #include "daemon/schedule/private.h"
+#include "common/fnv.h"
 
 static uint32_t plan_digest(const uint8_t *plan, uint32_t n_blocks)
 {
-        uint32_t h = 2166136261u;
-
-        for (uint32_t i = 0; i < n_blocks; i++)
-                h = (h ^ plan[i]) * 16777619u;
-        return h;
+        return tdm_fnv32(TDM_FNV32_BEGIN, plan, n_blocks);
 }
 
 /* Devices with one id give the same bits wherever a block runs. With two ids the bits depend on the plan. */

@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 #include <sys/random.h>
+#include "common/fnv.h"
 #include "common/utf8.h"
 #include "engine/grammar/chars.h"
 #include "engine/grammar/number.h"
@@ -35,10 +36,8 @@ static uint64_t hash_seed(void)
 
 static uint32_t hash(uint32_t parent, const char *name, size_t size)
 {
-        uint64_t h = (parent * UINT64_C(0x9e3779b97f4a7c15) + size) ^ hash_seed();
+        uint64_t h = tdm_fnv64((parent * UINT64_C(0x9e3779b97f4a7c15) + size) ^ hash_seed(), name, size);
 
-        for (size_t i = 0; i < size; i++)
-                h = (h ^ (uint8_t)name[i]) * UINT64_C(0x100000001b3);
         return (uint32_t)(h ^ h >> 32);
 }
 

@@ -1,5 +1,6 @@
 /* The objects of a case: declared members in the order in which the schemas first name them, then free ones. */
 #include "engine/grammar/schema.h"
+#include "common/fnv.h"
 #include "engine/grammar/chars.h"
 
 enum { PATTERNS_MAX = 6, NAMES_MAX = 5000, COUNTED_MAX = 100000 };
@@ -41,10 +42,8 @@ static uint32_t object_keyword(struct objects *o, uint32_t part, const char *nam
 
 static uint32_t hash_text(const char *text, uint32_t size)
 {
-        uint32_t h = size;
+        uint32_t h = tdm_fnv32(size, text, size);
 
-        for (uint32_t i = 0; i < size; i++)
-                h = (h ^ (uint8_t)text[i]) * 16777619u;
         return h ^ h >> 15;
 }
 

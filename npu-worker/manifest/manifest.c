@@ -6,6 +6,7 @@
 
 #include <ctype.h>
 
+#include "common/fnv.h"
 #include "npu-worker/manifest/files.h"
 
 #define MAX_BYTES (UINT64_C(1) << 20)
@@ -406,15 +407,6 @@ static int parse_line(struct reader *r, char *line)
         return parse_key(r, trim(s), trim(equals + 1));
 }
 
-static uint64_t fnv(const char *text, size_t size)
-{
-        uint64_t h = UINT64_C(0xcbf29ce484222325);
-
-        for (size_t i = 0; i < size; i++)
-                h = (h ^ (uint8_t)text[i]) * UINT64_C(0x100000001b3);
-        return h;
-}
-
 int tdm_npu_manifest_parse(const char *text, size_t size_bytes, const char *path, const char *generation,
                            struct tdm_npu_manifest **ret, struct tdm_error *err)
 {
@@ -452,7 +444,7 @@ int tdm_npu_manifest_parse(const char *text, size_t size_bytes, const char *path
                                      "%s is for generation %s, the device is of generation %s: install the "
                                      "programs for it or point npu-programs (tandem.conf) at them",
                                      path, manifest->generation, generation);
-        manifest->hash = fnv(text, size_bytes);
+        manifest->hash = tdm_fnv64(TDM_FNV64_BEGIN, text, size_bytes);
         *ret = steal_ptr(&manifest);
         return 0;
 }

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "common/fnv.h"
 #include "gpu-worker/vulkan/device/gpu-private.h"
 
 #define MAGIC UINT32_C(0x4b565454) /* "TTVK" */
@@ -33,11 +34,7 @@ struct cache_tuned {
 
 static uint64_t checksum_of(const uint8_t *data, size_t n)
 {
-        uint64_t hash = UINT64_C(0xcbf29ce484222325);
-
-        for (size_t i = 0; i < n; i++)
-                hash = (hash ^ data[i]) * UINT64_C(0x100000001b3);
-        return hash;
+        return tdm_fnv64(TDM_FNV64_BEGIN, data, n);
 }
 
 static bool path_of(const struct tdm_vk_device *device, char *path, size_t size)
