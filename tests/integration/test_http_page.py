@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 
@@ -17,6 +18,12 @@ from http_test import *  # noqa: E402,F403
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 PICTURE = os.environ.get("TANDEM_PAGE_PICTURE")
+ENTER = "\ue007"
+STORY = "Tell me a story about a king and his three sons."
+NOTES = "article.assistant .note"
+# Keeps what the page asks for.
+WATCH = """const real = fetch; window.asked = [];
+fetch = (path, o) => { if (o.body) asked.push(JSON.parse(o.body)); return real(path, o); }"""
 
 
 class Browser:
@@ -78,6 +85,54 @@ class Browser:
     def texts(self, selector):
         return self.run("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector)
 
+    def open(self, gateway):
+        self.ask("POST", "/url", {"url": f"http://127.0.0.1:{gateway.port}/"})
+        self.run(WATCH)
+
+    def value(self, selector):
+        return self.run("return document.querySelector(arguments[0]).value", selector)
+
+    def set(self, selector, value):
+        self.run("document.querySelector(arguments[0]).value = arguments[1]", selector, value)
+
+    def shown(self, selector):
+        return self.run("return document.querySelector(arguments[0]).checkVisibility()", selector)
+
+    def disabled(self, selector):
+        return self.run("return document.querySelector(arguments[0]).disabled", selector)
+
+    def asked(self):
+        """The bodies of all requests since the page was opened."""
+        return self.run("return asked")
+
+    def last_note(self, *words):
+        """Waits until the last answer is over, and its note has these words."""
+        def note():
+            notes = [] if self.run("return running !== null") else self.texts(NOTES)[-1:]
+            return notes[0] if notes and all(w in notes[0] for w in words) else None
+        return wait_for(note, f"a note with {words}", 30)
+
+    def below(self):
+        """How many pixels of the chat are below the window."""
+        return self.run("const c = document.getElementById('chat');"
+                        "return c.scrollHeight - c.scrollTop - c.clientHeight")
+
+
+class Paused:
+    """The workers sleep, so that an answer that has begun cannot end."""
+
+    def __init__(self, daemon):
+        self.daemon = daemon
+
+    def __enter__(self):
+        self.pids = [self.daemon.worker_pid(name) for name in ("npu", "gpu")]
+        for pid in self.pids:
+            send_signal(pid, signal.SIGSTOP)
+
+    def __exit__(self, *_):
+        for pid in self.pids:
+            send_signal(pid, signal.SIGCONT)
+
 
 @test
 def who_gets_it():
@@ -115,29 +170,139 @@ def a_chat():
             b.click("#clear")
         b.type("#text", "Once upon a time <b>there</b> was\ue007")  # Enter
         note = wait_for(lambda: [t for t in b.texts("article.assistant .note") if "tokens" in t], "an answer", 30)[0]
-        check(re.match(r"60 tokens, [\d.]+ a second, cut at the limit", note), "what stands below it", note)
+        check(re.match(r"tale: 60 tokens, [\d.]+ a second, cut at the limit", note), "what stands below it", note)
         want = g.post("/v1/chat/completions", {
             "model": "tale", "temperature": 0, "max_tokens": 60,
             "messages": [{"role": "user", "content": "Once upon a time <b>there</b> was"}]})
         equal(b.texts("article.assistant .answer"), [want["choices"][0]["message"]["content"]], "the answer")
         equal(b.texts("article.user"), ["Once upon a time <b>there</b> was"], "a prompt is text, not HTML")
-        # The workers sleep, so that the answer cannot end before the click.
-        workers = [d.worker_pid(name) for name in ("npu", "gpu")]
-        for pid in workers:
-            send_signal(pid, signal.SIGSTOP)
-        b.type("#text", "And then\ue007")
-        wait_for(lambda: d.status().get("jobs_running", 0), "the second job")
-        equal(b.texts("#send"), ["Stop"], "the button while it runs")
-        b.click("#send")
-        wait_for(lambda: b.texts("article.assistant .note")[1:] == ["stopped"], "it has stopped")
-        equal(b.texts("#send"), ["Send"], "the button afterwards")
-        for pid in workers:
-            send_signal(pid, signal.SIGCONT)
+        with Paused(d):
+            b.type("#text", "And then\ue007")
+            wait_for(lambda: d.status().get("jobs_running", 0), "the second job")
+            equal((b.shown("#stop"), b.disabled("#send")), (True, True), "the buttons while it runs")
+            b.click("#stop")
+            wait_for(lambda: b.texts(NOTES)[1:] == ["tale: stopped"], "it has stopped")
+            equal((b.shown("#stop"), b.disabled("#send")), (False, False), "the buttons afterwards")
         wait_for(lambda: not d.status().get("jobs_running", 0), "the job ends too", 20)
         b.click("#clear")
         equal(b.texts("article"), [], "a new chat")
         errors = [e["message"] for e in b.ask("POST", "/se/log", {"type": "browser"}) if e["level"] == "SEVERE"]
         equal(errors, [], "errors in the browser's console")
+
+
+@test
+def conversations():
+    """What is in the window and in the conversation when answers are long, stopped, refused or begun anew."""
+    with Daemon(placement=None, hang_ms=60000) as d, Gateway(d) as g, Browser(d.dir) as b:
+        b.open(g)
+        wait_for(lambda: b.value("#model"), "the models")
+        b.ask("POST", "/window/rect", {"width": 900, "height": 420})
+        b.set("#temperature", "0")
+        b.set("#limit", "20")
+        b.type("#text", "    if x:" + ENTER)
+        b.last_note("20 tokens")
+        first = b.asked()[0]
+        equal((first["messages"], first["temperature"], first["max_tokens"]),
+              ([{"role": "user", "content": "    if x:"}], 0, 20), "what was asked; an indentation is kept")
+        turn = [first["messages"][0], {"role": "assistant", "content": b.texts(".answer")[0]}]
+        b.set("#limit", "")
+
+        # A long answer is followed, but for one who reads above. Enter does not end it.
+        b.type("#text", STORY + ENTER)
+        wait_for(lambda: b.run("return chat.scrollHeight > chat.clientHeight + 300"), "more than the window holds", 30)
+        with Paused(d):
+            check(b.below() < 40, "the end is in the window", b.below())
+            b.run("chat.scrollTop = 0")
+            wait_for(lambda: not b.run("return following"), "the page knows that someone reads above")
+            size = b.run("return chat.scrollHeight")
+        wait_for(lambda: b.run("return chat.scrollHeight") > size, "more text", 30)
+        with Paused(d):
+            equal(b.run("return chat.scrollTop"), 0, "one who reads above stays there")
+            b.type("#text", "And make it funny" + ENTER)
+            equal((b.value("#text"), b.shown("#stop"), len(b.texts("article.user"))), ("And make it funny", True, 2),
+                  "Enter while an answer comes leaves both as they are")
+            b.set("#text", "")
+            b.click("#stop")
+            b.last_note("stopped")
+        story = [{"role": "user", "content": STORY}, {"role": "assistant", "content": b.texts(".answer")[1]}]
+
+        # Stopped before it has said anything, and refused. Empty fields send nothing.
+        b.set("#temperature", "")
+        with Paused(d):
+            b.type("#text", "Who is he?" + ENTER)
+            wait_for(lambda: d.status().get("jobs_running", 0), "a third job")
+            check(b.below() < 40, "a new question is in the window", b.below())
+            b.click("#stop")
+            b.last_note("stopped")
+        equal({k: v for k, v in b.asked()[-1].items() if k != "messages"},
+              {"model": "tale", "stream": True, "stream_options": {"include_usage": True}}, "what was asked")
+        equal(b.value("#text"), "Who is he?", "a question without an answer is back in the box")
+        b.set("#temperature", "0")
+        b.set("#limit", "5")
+        huge = ("the king and his sons " * 1500).strip()
+        b.set("#text", huge)
+        b.type("#text", ENTER)
+        note = b.last_note("This message alone is too long for the model", "4096")
+        tokens_each = int(re.search(r"resulted in (\d+) tokens", note)[1]) / 1500
+        equal(b.value("#text"), huge, "so is one that was refused")
+        b.set("#text", "Who is she?")
+        b.type("#text", ENTER)
+        b.last_note("5 tokens")
+        equal(b.asked()[-1]["messages"], turn + story + [{"role": "user", "content": "Who is she?"}],
+              "the conversation is as it was, the huge message forgot nothing")
+        equal(b.texts("article.user"), ["    if x:", STORY, "Who is she?"], "what is on the screen")
+
+        # A conversation that is too long forgets its oldest turns.
+        b.set("#text", "the king and his sons " * int(3950 / tokens_each))
+        b.type("#text", ENTER)
+        b.last_note("5 tokens")
+        check("forgotten" in "".join(b.texts("article.note")), "it is said", b.texts("article.note"))
+        check(0 < len(b.asked()[-1]["messages"]) < 7, "fewer turns", len(b.asked()[-1]["messages"]))
+        n = len(b.asked()[-1]["messages"])
+        b.type("#text", "Hi" + ENTER)
+        b.last_note("5 tokens")
+        wait_for(lambda: len(b.asked()[-1]["messages"]) <= n + 2 and b.asked()[-1]["messages"][-1]["content"] == "Hi",
+                 "the conversation goes on")
+
+        # A new chat gets nothing of an answer to the old one.
+        b.set("#limit", "")
+        b.type("#text", STORY + ENTER)
+        wait_for(lambda: b.texts(".answer")[-1], "an answer", 30)
+        b.click("#clear")
+        equal(b.run("return document.activeElement.id"), "text", "where the focus is")
+        b.set("#limit", "5")
+        b.type("#text", "What is 2+2?" + ENTER)
+        b.last_note("5 tokens")
+        equal(b.asked()[-1]["messages"], [{"role": "user", "content": "What is 2+2?"}], "a new conversation")
+        equal(b.texts("article.user"), ["What is 2+2?"], "a new screen")
+
+
+@test
+def which_model():
+    """The default is chosen whatever is loaded, a choice is kept, answers say who made them, and a page that was opened
+    without a daemon finds the models when there is one."""
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as f:
+        f.write("[daemon]\ndefault-model = tale\n")
+        f.flush()
+        with Daemon(models=(), placement=None, args=("--config", f.name)) as d, Gateway(d) as g, Browser(d.dir) as b:
+            d.cli("generate", "-m", "sprout", "-n", "3", "Once", check_exit=0)
+            equal(g.get("/v1/models")["data"][0]["id"], "sprout", "what is loaded is first")
+            b.open(g)
+            wait_for(lambda: b.value("#model"), "the models")
+            equal(b.value("#model"), "tale", "the default is chosen")
+            b.set("#limit", "3")
+            for name in ("tale", "sprout"):
+                b.run("model.value = arguments[0]; model.dispatchEvent(new Event('change'))", name)
+                b.type("#text", "Once" + ENTER)
+                b.last_note(name + ": 3 tokens")
+            d.stop()
+            b.open(g)
+            wait_for(lambda: any("daemon" in t for t in b.texts(".wrong")), "the page says what is missing")
+            b.type("#text", "Once" + ENTER)
+            equal((b.value("#text"), b.texts("article.user")), ("Once", []), "nothing is asked of a model unknown")
+            d.start()
+            wait_for(lambda: b.value("#model"), "the models of the new daemon", 20)
+            equal((b.value("#model"), b.texts(".wrong")), ("sprout", []), "the choice is kept, the complaint is gone")
 
 
 @test
