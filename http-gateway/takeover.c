@@ -2,6 +2,7 @@
  * for each of its parts. Nothing in it is trusted: the daemon checks what it gets, as from any client. */
 #include "http-gateway/takeover.h"
 
+#include "common/id-list.h"
 #include "common/job-options.h"
 #include "http-gateway/messages.h"
 
@@ -305,21 +306,12 @@ static json_t *hex(const char *data, size_t size)
         return text.failed ? NULL : json_stringn(text.data ? text.data : "", text.size);
 }
 
-static json_int_t n_drawn(const struct tandem_generate_options *o)
-{
-        json_int_t n = o->drawn != NULL;
-
-        for (const char *p = o->drawn; p && *p; p++)
-                n += *p == ',';
-        return n;
-}
-
 static void takeover_begin(struct exchange *x)
 {
         const struct generation *g = x->generation;
 
         add_line(x, json_pack("{s:i, s:I}", "accepted", (int)g->choices[0].prompt_tokens, "drawn",
-                              n_drawn(&g->request->options)));
+                              (json_int_t)tdm_id_list_length(g->request->options.drawn)));
 }
 
 /* JSON knows no infinity, and a log-probability has to come back with all its bits. */

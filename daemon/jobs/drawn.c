@@ -3,50 +3,16 @@
  * is whole. */
 #include "daemon/jobs/job.h"
 
+#include "common/id-list.h"
 #include "common/utf8.h"
 
 #define TOKENS_AT_ONCE 64u /* between looks at the clock */
 
-static bool is_space(char c)
-{
-        return c == ' ' || c == '\n' || c == '\r' || c == '\t';
-}
-
-static const char *skip_spaces(const char *at)
-{
-        while (is_space(*at))
-                at++;
-        return at;
-}
-
-/* The next id of the list, and behind it: *at is the next one, or the end. False: it is none. */
-static bool list_next(const char **at, uint32_t *ret)
-{
-        const char *p = skip_spaces(*at);
-        uint64_t id = 0;
-
-        if (*p < '0' || *p > '9')
-                return false;
-        for (; *p >= '0' && *p <= '9'; p++) {
-                id = id * 10 + (uint64_t)(*p - '0');
-                if (id > UINT32_MAX)
-                        return false;
-        }
-        p = skip_spaces(p);
-        if (*p != ',' && *p != '\0')
-                return false;
-        *at = *p == ',' ? p + 1 : p;
-        *ret = (uint32_t)id;
-        return *p == '\0' || *skip_spaces(*at) != '\0';
-}
-
 int tdm_job_drawn_init(struct tdm_job_drawn *drawn, const struct tdm_job_options *o, struct tdm_error *err)
 {
         const char *at = o->drawn;
-        uint32_t n = 1;
+        uint32_t n = tdm_id_list_length(at);
 
-        for (const char *p = o->drawn; *p; p++)
-                n += *p == ',';
         if (n > TDM_CTX_MAX)
                 return tdm_error_set(err, TDM_E_TOO_LONG, "drawn: %u tokens; no model takes more than %u", n,
                                      TDM_CTX_MAX);
@@ -56,7 +22,7 @@ int tdm_job_drawn_init(struct tdm_job_drawn *drawn, const struct tdm_job_options
         for (uint32_t i = 0; i < n; i++) {
                 const char *from = at;
 
-                if (!list_next(&at, &drawn->ids[i]))
+                if (!tdm_id_list_next(&at, &drawn->ids[i]))
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                              "drawn: number %u of the list is no token id: '%.*s'; give ids with "
                                              "commas between",
