@@ -306,6 +306,11 @@ bool tdm_constraint_is_due(const struct tdm_constraint *c, uint32_t id)
         return c->thought.phase == TDM_THOUGHT_ENDING && tdm_thought_due(&c->thought) == id;
 }
 
+bool tdm_constraint_is_overdue(const struct tdm_constraint *c, uint32_t id)
+{
+        return c->thought.phase == TDM_THOUGHT_ENDING && tdm_thought_due(&c->thought) != id;
+}
+
 /* The last of the tokens before an end is due is drawn by the row in front, not by a guess's. */
 uint32_t tdm_constraint_n_free(const struct tdm_constraint *c)
 {

@@ -61,6 +61,8 @@ bool tdm_constraint_take(struct tdm_constraint *constraint, uint32_t index, enum
 bool tdm_constraint_binds(const struct tdm_constraint *constraint);
 /* Whether the id is the one that has to come since a thought ends: it does not end the turn, whatever else it does. */
 bool tdm_constraint_is_due(const struct tdm_constraint *constraint, uint32_t id);
+/* Whether another id is due. What the grammar forbids is not looked at. */
+bool tdm_constraint_is_overdue(const struct tdm_constraint *constraint, uint32_t id);
 uint32_t tdm_constraint_n_free(const struct tdm_constraint *constraint);
 /* How many of these guesses behind the text need no mask, whichever of them are right: behind a thought those in front
  * of what may open another one. */

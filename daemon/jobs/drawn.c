@@ -63,6 +63,11 @@ static int take_next(struct tdm_job *job, struct tdm_error *err)
         uint32_t at = d->n_taken, id = d->ids[at];
         bool told, last = at + 1 == d->n;
 
+        if (job->text.constraint && tdm_constraint_is_overdue(job->text.constraint, id))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "drawn: token id %u (number %u) cannot be: the thought ends there "
+                                     "(thinking-budget)",
+                                     id, at + 1);
         d->n_taken++;
         told = tdm_job_take_token(job, id, 0, 0, &token);
         if (job->finished && job->end == TDM_JOB_END_ERROR) {
