@@ -173,7 +173,7 @@ struct tdm_job_text {
 /* Where a job stands, for its listener and for status. */
 struct tdm_job_progress {
         uint32_t queue_position;   /* among those that wait */
-        uint64_t done, total;      /* bytes while its model loads, then prompt tokens */
+        uint64_t done, total;      /* bytes while its model loads, then tokens to read */
         uint32_t prefilled_tokens; /* of the prompt, in the cache now */
         bool told_accepted;        /* events->accepted was called */
 };

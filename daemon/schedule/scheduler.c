@@ -546,8 +546,8 @@ static void update_progress(struct sequence *q, uint32_t position[2])
         if (job->state == TDM_JOB_LOADING)
                 tdm_model_progress(job->model, &done, &total);
         else if (job->state != TDM_JOB_QUEUED) {
-                done = job->progress.prefilled_tokens;
-                total = job->prompt_tokens;
+                total = (uint64_t)job->prompt_tokens + job->drawn.n; /* which are read like a prompt */
+                done = TDM_MIN((uint64_t)q->n_committed, total);
         }
         tdm_job_note_progress(job, done, total);
 }
