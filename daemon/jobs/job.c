@@ -178,9 +178,8 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
         if ((p->options.thinking || p->options.thinking_budget) && p->n_messages == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: a model thinks in a chat; give messages",
                                      p->options.thinking ? "thinking" : "thinking-budget");
-        if (!p->options.drawn && (p->options.drawn_numerics || p->options.may_degrade))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s is given, and there are no drawn tokens",
-                                     p->options.drawn_numerics ? "drawn-numerics" : "may-degrade");
+        if (!p->options.drawn && p->options.drawn_numerics)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "drawn-numerics is given, and there are no drawn tokens");
         if (p->options.thinking == TDM_THINKING_OFF && p->options.thinking_budget > 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "thinking-budget is given, and thinking is off");
         if (p->n_top > TDM_MAX_TOP)
