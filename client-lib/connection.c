@@ -2,14 +2,15 @@
  *
  * The socket is non-blocking and nothing here ever waits but lib_wait() and tandem_dispatch() with a timeout; so a
  * caller that must leave at once (Ctrl-C) is never held up by a daemon that does not read. A connection ends once: the
- * first reason is kept, every open request hears it, and all later calls return it. It is not tried again here: a new
- * daemon knows nothing of the old one's jobs. */
+ * first reason is kept, every open request hears it, and all later calls return it. One that breaks while jobs run is
+ * made anew by reattach.c, where the caller wants it. */
 #include "client-lib/internal.h"
 #include "common/frame.h"
 #include "common/user-socket.h"
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -57,7 +58,7 @@ void lib_ref(struct tandem *t)
         t->refs++;
 }
 
-static void drop_queue(struct tandem *t)
+void lib_drop_queue(struct tandem *t)
 {
         while (t->out_first) {
                 struct out_frame *frame = t->out_first;
@@ -74,8 +75,11 @@ void lib_unref(struct tandem *t)
 {
         if (--t->refs > 0)
                 return;
-        drop_queue(t);
+        lib_drop_queue(t);
         closep(&t->fd);
+        closep(&t->timer_fd);
+        closep(&t->poll_fd);
+        free(t->label);
         tdm_frame_reader_destroy(t->reader);
         free(t->daemon_version);
         free(t->socket_path);
@@ -102,14 +106,15 @@ static struct call *find_call(struct tandem *t, uint32_t id)
 }
 
 /* Ends the connection and tells every open request. The caller holds a reference. */
-static void fail_calls(struct tandem *t, const struct tandem_error *err, bool silent)
+void lib_fail_calls(struct tandem *t, const struct tandem_error *err, bool silent)
 {
         if (t->dead)
                 return;
         t->dead = true;
         lib_error_copy(&t->dead_error, err);
-        drop_queue(t);
-        shutdown(t->fd, SHUT_RDWR); /* the daemon stops our jobs now, not when the last handle goes */
+        lib_drop_queue(t);
+        if (t->fd >= 0)
+                shutdown(t->fd, SHUT_RDWR); /* the daemon stops our jobs now, not when the last handle goes */
 
         t->depth++;
         while (t->calls) {
@@ -127,7 +132,8 @@ static void fail_lost(struct tandem *t, const char *how)
 
         lib_error(&err, TANDEM_E_DAEMON_LOST, "tandemd at %s is gone: %s (did it crash or stop? its log says why%s)",
                   t->socket_path, how, strcmp(t->socket_path, SYSTEM_SOCKET) == 0 ? ": journalctl -u tandemd" : "");
-        fail_calls(t, &err, false);
+        if (!lib_go_away(t, &err))
+                lib_fail_calls(t, &err, false);
 }
 
 void lib_protocol_error(struct tandem *t, const char *fmt, ...)
@@ -142,12 +148,12 @@ void lib_protocol_error(struct tandem *t, const char *fmt, ...)
         va_end(args);
         lib_error(&err, TANDEM_E_PROTOCOL, "tandemd at %s (version %s) broke the protocol: %s", t->socket_path,
                   t->daemon_version ? t->daemon_version : "unknown", what);
-        fail_calls(t, &err, false);
+        lib_fail_calls(t, &err, false);
 }
 
 static void flush_output(struct tandem *t)
 {
-        while (t->out_first && !t->send_broken) {
+        while (t->out_first && !t->send_broken && t->fd >= 0) {
                 struct out_frame *frame = t->out_first;
                 ssize_t n = tdm_frame_send_some(t->fd, frame->data, frame->size, frame->sent, &frame->fd,
                                                 frame->fd >= 0 ? 1 : 0);
@@ -169,7 +175,30 @@ static void flush_output(struct tandem *t)
                 free(frame);
         }
         if (t->send_broken)
-                drop_queue(t);
+                lib_drop_queue(t);
+}
+
+static void call_link(struct tandem *t, struct call *call)
+{
+        if (call->linked)
+                return;
+        call->next = t->calls;
+        call->linked = true;
+        t->calls = call;
+}
+
+int lib_watch(struct tandem *t)
+{
+        short wanted = (short)(t->fd < 0 ? 0 : POLLIN | (t->out_first ? POLLOUT : 0));
+        struct epoll_event e = { .events = (uint32_t)wanted };
+        int how = t->watched == 0 ? EPOLL_CTL_ADD : wanted ? EPOLL_CTL_MOD : EPOLL_CTL_DEL;
+
+        if (wanted == t->watched || t->poll_fd < 0)
+                return 0;
+        if (epoll_ctl(t->poll_fd, how, t->fd, &e) < 0)
+                return -errno;
+        t->watched = wanted;
+        return 0;
 }
 
 int lib_send(struct tandem *t, Tandem__Request *request, int fd, struct call *call, struct tandem_error *err)
@@ -179,6 +208,13 @@ int lib_send(struct tandem *t, Tandem__Request *request, int fd, struct call *ca
 
         if (t->dead)
                 return lib_error_copy(err, &t->dead_error);
+        if (t->link != LIB_LINK_UP && call != &t->greeting) {
+                if (!call || !call->again)
+                        return lib_error_copy(err, &t->lost);
+                call->id = 0; /* it is sent when there is a connection */
+                call_link(t, call);
+                return TANDEM_OK;
+        }
         do
                 t->next_id = t->next_id == UINT32_MAX ? 1 : t->next_id + 1;
         while (find_call(t, t->next_id));
@@ -211,11 +247,10 @@ int lib_send(struct tandem *t, Tandem__Request *request, int fd, struct call *ca
         t->out_bytes += size;
         if (call) {
                 call->id = request->id;
-                call->next = t->calls;
-                call->linked = true;
-                t->calls = call;
+                call_link(t, call);
         }
         flush_output(t); /* what breaks here is found, with the daemon's last words, by the next dispatch */
+        (void)lib_watch(t);
         return TANDEM_OK;
 }
 
@@ -237,7 +272,8 @@ static void handle_frame(struct tandem *t, const uint8_t *data, size_t size)
         if (reply->id == 0) {
                 if (reply->kind_case == TANDEM__REPLY__KIND_ERROR) {
                         lib_error_from_wire(&err, reply->error);
-                        fail_calls(t, &err, false);
+                        if (!lib_greeting_failed(t, &err))
+                                lib_fail_calls(t, &err, false);
                 }
         } else {
                 /* Nobody waits for it: its request was given up. */
@@ -254,7 +290,7 @@ static void handle_frame(struct tandem *t, const uint8_t *data, size_t size)
 
 static void read_replies(struct tandem *t)
 {
-        for (unsigned i = 0; i < READS_PER_DISPATCH && !t->dead; i++) {
+        for (unsigned i = 0; i < READS_PER_DISPATCH && !t->dead && t->fd >= 0; i++) {
                 const uint8_t *data;
                 size_t size;
                 int *fds;
@@ -279,9 +315,9 @@ static void read_replies(struct tandem *t)
                                                                              "it hung up");
                         return;
                 }
-                while (!t->dead && tdm_frame_reader_next(t->reader, &data, &size, &fds, &n_fds) > 0)
+                while (!t->dead && t->fd >= 0 && tdm_frame_reader_next(t->reader, &data, &size, &fds, &n_fds) > 0)
                         handle_frame(t, data, size);
-                if (tdm_frame_reader_drained(t->reader) && !t->send_broken)
+                if (t->fd >= 0 && tdm_frame_reader_drained(t->reader) && !t->send_broken)
                         return; /* saves a call; what comes now wakes the next poll */
         }
 }
@@ -292,14 +328,18 @@ static int dispatch_frames(struct tandem *t, int timeout_ms)
 
         lib_ref(t);
         if (!t->dead && timeout_ms != 0) {
-                struct pollfd p = { .fd = t->fd, .events = tandem_events(t) };
+                struct pollfd p = { .fd = tandem_fd(t), .events = tandem_events(t) };
 
                 (void)poll(&p, 1, timeout_ms); /* a signal, too, only ends the wait */
         }
-        if (!t->dead)
+        if (!t->dead && (t->link != LIB_LINK_UP || t->due_ns != 0))
+                lib_do_due(t);
+        if (!t->dead && t->fd >= 0)
                 flush_output(t);
-        if (!t->dead)
+        if (!t->dead && t->fd >= 0)
                 read_replies(t);
+        if (!t->dead)
+                (void)lib_watch(t);
         code = t->dead ? t->dead_error.code : TANDEM_OK;
         lib_unref(t);
         return code;
@@ -340,7 +380,7 @@ int lib_wait(struct tandem *t, const bool *done, int timeout_ms, struct tandem_e
 
 int tandem_fd(const struct tandem *t)
 {
-        return t->fd;
+        return t->poll_fd < 0 ? t->fd : t->poll_fd;
 }
 
 short tandem_events(const struct tandem *t)
@@ -377,19 +417,17 @@ void tandem_close(struct tandem *t)
         t->closed = true;
         flush_output(t); /* a Cancel that waits has a last chance */
         lib_error(&err, TANDEM_E_CANCELLED, "the connection was closed here");
-        fail_calls(t, &err, true);
+        lib_fail_calls(t, &err, true);
         lib_unref(t);
 }
 
 /* ---- finding the daemon ------------------------------------------------------------------------------------------ */
 
-/* Connects to one path. 0, or a negative errno. */
-static int connect_path(const char *path, int *ret_fd)
+int lib_connect_once(const char *path, int *ret_fd)
 {
         struct sockaddr_un address = { .sun_family = AF_UNIX };
         _cleanup_(closep) int fd = -1;
         size_t n = strlen(path);
-        uint64_t deadline = tdm_now_ns() + 2 * TDM_NSEC_PER_SEC;
 
         if (n == 0)
                 return -ENOENT;
@@ -399,16 +437,23 @@ static int connect_path(const char *path, int *ret_fd)
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return -errno;
-        while (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
-                /* EAGAIN: more clients wait to be accepted than the daemon's backlog holds. There is nothing to poll.
-                 */
-                if (errno != EINTR && (errno != EAGAIN || tdm_now_ns() > deadline))
+        while (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+                if (errno != EINTR)
                         return -errno;
-                if (errno == EAGAIN)
-                        usleep(5000);
-        }
         *ret_fd = steal_fd(&fd);
         return 0;
+}
+
+/* Connects to one path. 0, or a negative errno. */
+static int connect_path(const char *path, int *ret_fd)
+{
+        uint64_t deadline = tdm_now_ns() + 2 * TDM_NSEC_PER_SEC;
+        int r;
+
+        /* EAGAIN: more clients wait to be accepted than the daemon's backlog holds. There is nothing to poll. */
+        while ((r = lib_connect_once(path, ret_fd)) == -EAGAIN && tdm_now_ns() <= deadline)
+                usleep(5000);
+        return r;
 }
 
 /* Whether something that is no socket lies there. Connecting to it is refused as where nobody listens. */
@@ -520,7 +565,34 @@ static int find_daemon(const char *path, int *ret_fd, char **ret_path, struct ta
                          tried, how_to_start(start, sizeof(start), false));
 }
 
-static int greet_daemon(struct tandem *t, const char *label, struct tandem_error *err)
+void lib_put_hello(const struct tandem *t, Tandem__Hello *hello, char client[64])
+{
+        snprintf(client, 64, "libtandem %s", tandem_version());
+        hello->protocol = LIB_PROTOCOL;
+        hello->client = client;
+        hello->speaks_for = t->label;
+}
+
+int lib_check_hello(struct tandem *t, const Tandem__HelloReply *hello, struct tandem_error *err)
+{
+        if (hello->protocol != LIB_PROTOCOL)
+                return lib_error(err, TANDEM_E_PROTOCOL,
+                                 "tandemd at %s (version %s) speaks protocol %u, this library %u: update the older one",
+                                 t->socket_path, hello->version, hello->protocol, LIB_PROTOCOL);
+        /* A daemon that knows no labels would take all that is asked for as this user's own. */
+        if (strcmp(hello->speaks_for, t->label) != 0)
+                return lib_error(err, TANDEM_E_UNSUPPORTED,
+                                 "tandemd at %s (version %s) cannot tell those apart for whom this program speaks: "
+                                 "update it",
+                                 t->socket_path, hello->version);
+        if (hello->max_frame_bytes > 0)
+                t->peer_max_frame = hello->max_frame_bytes;
+        free(t->daemon_version);
+        t->daemon_version = strdup(hello->version);
+        return TANDEM_OK;
+}
+
+static int greet_daemon(struct tandem *t, struct tandem_error *err)
 {
         _cleanup_(free_replyp) Tandem__Reply *reply = NULL;
         Tandem__Request request = TANDEM__REQUEST__INIT;
@@ -528,10 +600,7 @@ static int greet_daemon(struct tandem *t, const char *label, struct tandem_error
         char client[64];
         int code;
 
-        snprintf(client, sizeof(client), "libtandem %s", tandem_version());
-        hello.protocol = LIB_PROTOCOL;
-        hello.client = client;
-        hello.speaks_for = (char *)(uintptr_t)label;
+        lib_put_hello(t, &hello, client);
         request.kind_case = TANDEM__REQUEST__KIND_HELLO;
         request.hello = &hello;
         code = lib_request(t, &request, -1, LIB_HELLO_TIMEOUT_MS, TANDEM__REPLY__KIND_HELLO, &reply, err);
@@ -542,22 +611,17 @@ static int greet_daemon(struct tandem *t, const char *label, struct tandem_error
                                  t->socket_path, LIB_HELLO_TIMEOUT_MS / 1000,
                                  strcmp(t->socket_path, SYSTEM_SOCKET) == 0 ? "sudo systemctl restart tandemd" :
                                                                               "end it and start it anew");
-        if (code != TANDEM_OK)
-                return code;
-        if (reply->hello->protocol != LIB_PROTOCOL)
-                return lib_error(err, TANDEM_E_PROTOCOL,
-                                 "tandemd at %s (version %s) speaks protocol %u, this library %u: update the older one",
-                                 t->socket_path, reply->hello->version, reply->hello->protocol, LIB_PROTOCOL);
-        /* A daemon that knows no labels would take all that is asked for as this user's own. */
-        if (strcmp(reply->hello->speaks_for, label) != 0)
-                return lib_error(err, TANDEM_E_UNSUPPORTED,
-                                 "tandemd at %s (version %s) cannot tell those apart for whom this program speaks: "
-                                 "update it",
-                                 t->socket_path, reply->hello->version);
-        if (reply->hello->max_frame_bytes > 0)
-                t->peer_max_frame = reply->hello->max_frame_bytes;
-        t->daemon_version = strdup(reply->hello->version);
-        return TANDEM_OK;
+        return code == TANDEM_OK ? lib_check_hello(t, reply->hello, err) : code;
+}
+
+int lib_new_reader(struct tandem *t)
+{
+        tdm_frame_reader_destroy(t->reader);
+        t->reader = NULL;
+        if (tdm_frame_reader_new(&t->reader, LIB_MAX_REPLY_BYTES) < 0)
+                return -ENOMEM;
+        tdm_frame_reader_without_fds(t->reader);
+        return 0;
 }
 
 int tandem_connect(struct tandem **ret, const char *path, struct tandem_error *err)
@@ -572,20 +636,22 @@ int tandem_connect_for(struct tandem **ret, const char *path, const char *label,
 
         if (!t)
                 return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a connection");
-        *t = (struct tandem){ .refs = 1, .fd = -1, .timeout_ms = -1, .peer_max_frame = 1u << 20 };
+        *t = (struct tandem){
+                .refs = 1, .fd = -1, .poll_fd = -1, .timer_fd = -1, .timeout_ms = -1, .peer_max_frame = 1u << 20
+        };
         t->out_last = &t->out_first;
-        if (tdm_frame_reader_new(&t->reader, LIB_MAX_REPLY_BYTES) < 0)
+        t->label = strdup(label ? label : "");
+        if (!t->label || lib_new_reader(t) < 0)
                 code = lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a connection");
         else
                 code = find_daemon(path, &t->fd, &t->socket_path, err);
-        if (t->reader)
-                tdm_frame_reader_without_fds(t->reader);
         if (code == TANDEM_OK)
-                code = greet_daemon(t, label ? label : "", err);
+                code = greet_daemon(t, err);
         if (code != TANDEM_OK) {
                 tandem_close(t);
                 return code;
         }
+        lib_open_poll(t);
         *ret = t;
         return TANDEM_OK;
 }

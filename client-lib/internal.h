@@ -27,7 +27,16 @@ struct call {
         bool (*on_reply)(struct call *call, Tandem__Reply *reply);
         /* The connection ended (or was closed, then silent is set); the call is no longer in the list. */
         void (*on_lost)(struct call *call, const struct tandem_error *err, bool silent);
+        /* again NULL: it ends with the connection. Else it waits for the next one, in the list and with the id 0:
+         * on_away() says so, again() sends it there, or ends it. */
+        void (*on_away)(struct call *call);
+        void (*again)(struct call *call);
+        bool (*is_given_up)(const struct call *call); /* NULL: never. Nobody wants it any more: it does not wait */
+        unsigned n_losses;                            /* of daemons, since it has got anywhere */
 };
+
+/* Whether a daemon is there: yes; a connection is tried from time to time; one is made and not greeted yet. */
+enum lib_link { LIB_LINK_UP, LIB_LINK_AWAY, LIB_LINK_GREETING };
 
 struct out_frame {
         struct out_frame *next;
@@ -40,7 +49,19 @@ struct tandem {
         unsigned refs;
         unsigned depth; /* > 0: inside callbacks */
         bool closed;    /* tandem_close() was called: no callback any more */
-        int fd;
+        int fd;         /* the socket; -1 while there is none */
+        int poll_fd;    /* what the caller polls in its place: an epoll of it and timer_fd; -1: there is none */
+        int timer_fd;   /* -1 until the daemon is lost */
+        short watched;  /* events of the socket in poll_fd; 0: it is not in there */
+        enum lib_link link;
+        int reattach_ms;          /* how long a lost daemon is waited for; 0: not at all */
+        uint64_t away_ns;         /* when it was lost */
+        uint64_t up_ns;           /* when the next one had greeted */
+        uint64_t due_ns;          /* when lib_do_due() has something to do; 0: nothing */
+        unsigned n_tries;         /* that failed, since either */
+        struct tandem_error lost; /* why */
+        struct call greeting;
+        char *label;
         int timeout_ms;
         struct tdm_frame_reader *reader;
         struct out_frame *out_first, **out_last;
@@ -73,9 +94,35 @@ int lib_wait(struct tandem *t, const bool *done, int timeout_ms, struct tandem_e
 /* Ends the connection, from a reply handler: the daemon broke the rules. */
 void lib_protocol_error(struct tandem *t, const char *fmt, ...) _printf_(2, 3);
 
+void lib_fail_calls(struct tandem *t, const struct tandem_error *err, bool silent);
+int lib_connect_once(const char *path, int *ret_fd); /* 0, or a negative errno; never waits */
+int lib_watch(struct tandem *t);                     /* polls for what the socket is wanted for now */
+int lib_new_reader(struct tandem *t);
+void lib_drop_queue(struct tandem *t);
+void lib_put_hello(const struct tandem *t, Tandem__Hello *hello, char client[64]);
+int lib_check_hello(struct tandem *t, const Tandem__HelloReply *hello, struct tandem_error *err);
+
+/* reattach.c */
+#define LIB_REATTACH_MS 5000
+void lib_open_poll(struct tandem *t);
+/* The connection has ended for this reason. True: it is made anew, and what can go on waits for that. */
+bool lib_go_away(struct tandem *t, const struct tandem_error *why);
+/* The daemon ends, and has ended this request, which waits for the next one. The connection is left when no other
+ * request has an answer to come. False: it cannot wait. */
+bool lib_leave(struct tandem *t, struct call *call, const struct tandem_error *why);
+/* The next daemon did not want the connection. True: it is tried again. */
+bool lib_greeting_failed(struct tandem *t, const struct tandem_error *why);
+/* What has the id 0 is sent a little later. False: that was so for too long. */
+bool lib_send_later(struct tandem *t);
+void lib_do_due(struct tandem *t);
+void lib_wake(struct tandem *t); /* soon, since a request that waits was given up */
+
 /* sync-request.c */
 struct sync_call {
         struct call call;
+        struct tandem *tandem;
+        Tandem__Request *request;
+        int fd;
         bool done;
         Tandem__Reply *reply; /* NULL when lost */
         struct tandem_error err;
@@ -83,6 +130,8 @@ struct sync_call {
 /* [blocking] Sends and waits for the one reply, which must be of the wanted kind. Frees nothing of request. */
 int lib_request(struct tandem *t, Tandem__Request *request, int fd, int timeout_ms, Tandem__Reply__KindCase wanted,
                 Tandem__Reply **ret, struct tandem_error *err);
+/* The same for one whose answer is a mere Ok, within the caller's timeout. */
+int lib_request_ok(struct tandem *t, Tandem__Request *request, int fd, struct tandem_error *err);
 void free_reply(Tandem__Reply *reply);
 void free_replyp(Tandem__Reply **reply);
 

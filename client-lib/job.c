@@ -6,6 +6,8 @@
  * or doubled token is the one thing this system promises never to happen. */
 #include "client-lib/job.h"
 
+#include "common/id-list.h"
+
 #include <inttypes.h>
 
 static void job_unref(struct tandem_job *job)
@@ -17,6 +19,8 @@ static void job_unref(struct tandem_job *job)
         call_list_deinit(&job->calls);
         score_deinit(&job->score);
         free(job->vector);
+        free(job->request);
+        closep(&job->model_fd);
         free(job->numerics_id);
         free(job->unguessed);
         free(job);
@@ -28,51 +32,12 @@ static void job_unrefp(struct tandem_job **job)
                 job_unref(*job);
 }
 
-int text_add(struct text_buf *buf, const void *data, size_t size)
-{
-        if (size > LIB_MAX_TEXT_BYTES - buf->size)
-                return -E2BIG;
-        if (buf->size + size + 1 > buf->capacity) {
-                size_t capacity = TDM_MAX(TDM_MAX(buf->size + size + 1, buf->capacity * 2), (size_t)256);
-                char *p = realloc(buf->data, capacity);
-
-                if (!p)
-                        return -ENOMEM;
-                buf->data = p;
-                buf->capacity = capacity;
-        }
-        if (size)
-                memcpy(buf->data + buf->size, data, size);
-        buf->size += size;
-        buf->data[buf->size] = '\0';
-        return 0;
-}
-
-int id_buf_add(struct id_buf *buf, const uint32_t *ids, size_t n)
-{
-        if (n > LIB_MAX_TOKENS - buf->n)
-                return -E2BIG;
-        if (buf->n + n > buf->capacity) {
-                size_t capacity = TDM_MAX(TDM_MAX(buf->n + n, buf->capacity * 2), (size_t)64);
-                uint32_t *p = realloc(buf->data, capacity * sizeof(*p));
-
-                if (!p)
-                        return -ENOMEM;
-                buf->data = p;
-                buf->capacity = capacity;
-        }
-        if (n)
-                memcpy(buf->data + buf->n, ids, n * sizeof(*ids));
-        buf->n += n;
-        return 0;
-}
-
-static bool job_is_heard(const struct tandem_job *job)
+bool job_is_heard(const struct tandem_job *job)
 {
         return !job->released && !(job->tandem && job->tandem->closed);
 }
 
-static void send_cancel(struct tandem_job *job)
+void job_send_cancel(struct tandem_job *job)
 {
         Tandem__Request request = TANDEM__REQUEST__INIT;
         Tandem__Cancel cancel = TANDEM__CANCEL__INIT;
@@ -86,10 +51,13 @@ static void send_cancel(struct tandem_job *job)
 /* The daemon's number for a job comes with whatever it says first. */
 static void learn_id(struct tandem_job *job, uint64_t id)
 {
-        if (job->id == 0)
+        if (job->id == 0 || job->is_stale)
                 job->id = id;
+        job->is_stale = false;
+        if (job->first_id == 0)
+                job->first_id = id;
         if (job->cancel_wanted && !job->cancel_sent && job->id != 0 && !job->done)
-                send_cancel(job);
+                job_send_cancel(job);
 }
 
 /* The result is filled; drops the request's reference, so job may be gone afterwards. */
@@ -113,10 +81,17 @@ static void finish_job(struct tandem_job *job, bool silent)
         job_unref(job);
 }
 
-static void finish_error(struct tandem_job *job, const struct tandem_error *err, bool silent)
+void job_finish_error(struct tandem_job *job, const struct tandem_error *err, bool silent)
 {
         job->result.reason = TANDEM_REASON_ERROR;
         lib_error_copy(&job->result.error, err);
+        job->result.generated_tokens = job->scoring ? 0 : (uint32_t)job->ids.n;
+        finish_job(job, silent);
+}
+
+void job_finish_cancelled(struct tandem_job *job, bool silent)
+{
+        job->result.reason = TANDEM_REASON_CANCELLED;
         job->result.generated_tokens = job->scoring ? 0 : (uint32_t)job->ids.n;
         finish_job(job, silent);
 }
@@ -126,12 +101,12 @@ static void got_error(struct tandem_job *job, const Tandem__Error *wire)
 {
         struct tandem_error err;
 
-        if (lib_error_from_wire(&err, wire) != TANDEM_E_CANCELLED) {
-                finish_error(job, &err, false);
+        if (job_goes_on_after(job, wire))
                 return;
-        }
-        job->result.reason = TANDEM_REASON_CANCELLED;
-        finish_job(job, false);
+        if (lib_error_from_wire(&err, wire) != TANDEM_E_CANCELLED)
+                job_finish_error(job, &err, false);
+        else
+                job_finish_cancelled(job, false);
 }
 
 static void on_lost(struct call *call, const struct tandem_error *err, bool silent)
@@ -140,9 +115,11 @@ static void on_lost(struct call *call, const struct tandem_error *err, bool sile
         struct tandem_error mine;
 
         if (err->code == TANDEM_E_CANCELLED && silent) {
-                job->result.reason = TANDEM_REASON_CANCELLED;
-                job->result.generated_tokens = job->scoring ? 0 : (uint32_t)job->ids.n;
-                finish_job(job, true);
+                job_finish_cancelled(job, true);
+                return;
+        }
+        if (job->cancel_wanted && job->call.again) { /* and no daemon is there that could answer */
+                job_finish_cancelled(job, silent);
                 return;
         }
         if (err->code == TANDEM_E_DAEMON_LOST && job->id != 0)
@@ -150,7 +127,7 @@ static void on_lost(struct call *call, const struct tandem_error *err, bool sile
                           job->scoring ? job->score.n : job->ids.n, err->message);
         else
                 lib_error_copy(&mine, err);
-        finish_error(job, &mine, silent);
+        job_finish_error(job, &mine, silent);
 }
 
 static void got_accepted(struct tandem_job *job, const Tandem__Accepted *wire)
@@ -164,6 +141,9 @@ static void got_accepted(struct tandem_job *job, const Tandem__Accepted *wire)
 
         job->result.prompt_tokens = wire->prompt_tokens;
         learn_id(job, wire->job);
+        if (job->told_accepted)
+                return;
+        job->told_accepted = true;
         if (job_is_heard(job) && job->callbacks.on_accepted)
                 job->callbacks.on_accepted(job, &accepted, job->userdata);
 }
@@ -179,6 +159,10 @@ static void got_progress(struct tandem_job *job, const Tandem__Progress *wire)
         };
 
         learn_id(job, wire->job);
+        if (job->n_again > 0 && job->ids.n > 0 && wire->state != TANDEM__JOB_STATE__JOB_DECODE) {
+                progress.state = TANDEM_JOB_RECOVERING; /* it was further already */
+                progress.daemon_lost = true;
+        }
         if (job_is_heard(job) && job->callbacks.on_progress)
                 job->callbacks.on_progress(job, &progress, job->userdata);
 }
@@ -221,12 +205,12 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
         }
         if (wire->numerics_id[0])
                 snprintf(job->drew, sizeof(job->drew), "%.191s", wire->numerics_id);
-        if (wire->index == 0 && job->ids.n > 0 && job->ids.n == job->n_given) {
+        if (wire->index == 0 && job->n_again == 0 && job->ids.n > 0 && job->ids.n == job->n_given) {
                 lib_protocol_error(t, "it draws the tokens anew that job %" PRIu64 " was to go on from: it is too old",
                                    job->id);
                 return;
         }
-        if (wire->index != job->ids.n) {
+        if (wire->index > job->ids.n || (wire->index < job->ids.n && job->n_again == 0)) {
                 lib_protocol_error(t, "token %u of job %" PRIu64 " came where token %zu was due", wire->index, job->id,
                                    job->ids.n);
                 return;
@@ -242,6 +226,11 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
                                             .top = top,
                                             .n_top = token->n_top < MAX_TOP ? token->n_top : MAX_TOP };
 
+                if (wire->index + i < job->ids.n) {
+                        if (!job_has_token(job, wire->index + i, token))
+                                return;
+                        continue;
+                }
                 for (size_t k = 0; k < out.n_top; k++)
                         top[k] = (struct tandem_alternative){ .id = token->top[k]->id,
                                                               .logprob = token->top[k]->logprob,
@@ -252,6 +241,7 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
                         lib_protocol_error(t, "job %" PRIu64 " has more text than this library can hold", job->id);
                         return;
                 }
+                job_note_logprob(job, token->logprob);
                 out.text = job->text.data + text_at;
                 out.thinking = token->thinking.len ? (const char *)token->thinking.data : "";
                 out.thinking_size = token->thinking.len;
@@ -288,6 +278,8 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
         const char *wrong;
 
         learn_id(job, wire->job);
+        if (wire->reason == TANDEM__DONE_REASON__DONE_ERROR && job_goes_on_after(job, wire->error))
+                return;
         if (text_add(&job->text, wire->text.data, wire->text.len) < 0) {
                 lib_protocol_error(job->tandem, "job %" PRIu64 " has more text than this library can hold", job->id);
                 return;
@@ -300,8 +292,8 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
         result->ttft_ms = wire->ttft_ms;
         result->prefill_tps = wire->prefill_tps;
         result->decode_tps = wire->decode_tps;
-        result->recoveries = wire->recoveries;
-        result->degraded = wire->degraded;
+        result->recoveries = wire->recoveries + job->n_again;
+        result->degraded = wire->degraded || job->degrades;
         result->incomplete = wire->incomplete;
         result->drafted = wire->drafted;
         result->thinking_tokens = TDM_MIN(wire->thinking_tokens, wire->generated_tokens);
@@ -345,6 +337,9 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
                         lib_protocol_error(job->tandem, "%s", wrong);
                         return;
                 }
+        } else if (job->n_again > 0 && result->reason <= TANDEM_REASON_LENGTH && wire->generated_tokens < job->ids.n) {
+                job_finish_changed(job, wire->generated_tokens);
+                return;
         } else if (!job->scoring && result->reason <= TANDEM_REASON_LENGTH && wire->generated_tokens != job->ids.n) {
                 lib_protocol_error(job->tandem, "job %" PRIu64 " ended with %u tokens, but %zu came", job->id,
                                    wire->generated_tokens, job->ids.n);
@@ -428,6 +423,7 @@ static struct tandem_job *job_new(struct tandem *t, const struct tandem_callback
                 return NULL;
         job->refs = 1;
         job->tandem = t;
+        job->model_fd = -1;
         job->call = (struct call){ .on_reply = on_reply, .on_lost = on_lost };
         job->userdata = userdata;
         if (callbacks)
@@ -455,10 +451,14 @@ static int job_open(struct tandem *t, const struct tandem_callbacks *callbacks, 
 static int job_send(struct tandem *t, struct tandem_job **job, Tandem__Request *request, int fd,
                     struct tandem_job **ret, struct tandem_error *err)
 {
-        int code = lib_send(t, request, fd, &(*job)->call, err);
+        int code;
 
+        if (t->reattach_ms > 0 && job_keep_request(*job, request, fd) < 0)
+                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job's request");
+        code = lib_send(t, request, fd, &(*job)->call, err);
         if (code != TANDEM_OK)
                 return code;
+        (*job)->was_sent = (*job)->call.id != 0;
         (*job)->refs++; /* the request's */
         *ret = steal_ptr(job);
         return TANDEM_OK;
@@ -467,18 +467,11 @@ static int job_send(struct tandem *t, struct tandem_job **job, Tandem__Request *
 /* The ids that come first are those it goes on from. What is wrong in the list tandemd says. */
 static bool job_take_drawn(struct tandem_job *job, const char *list)
 {
-        char *end = (char *)(uintptr_t)list;
+        uint32_t id;
 
-        while (list && *list) {
-                unsigned long id = strtoul(list, &end, 10);
-                uint32_t id32 = (uint32_t)id;
-
-                if (end == list)
-                        break;
-                if (id_buf_add(&job->ids, &id32, 1) < 0)
+        while (list && *list && tdm_id_list_next(&list, &id))
+                if (id_buf_add(&job->ids, &id, 1) < 0)
                         return false;
-                list = end + strspn(end, ", \n\r\t");
-        }
         job->n_given = (uint32_t)job->ids.n;
         return true;
 }
@@ -501,6 +494,7 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
                 return code;
         if (!job_take_drawn(job, wire.options.drawn))
                 return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job's tokens");
+        job->may_degrade = wire.generate.may_degrade;
         wire.generate.model = &ref;
         request.kind_case = TANDEM__REQUEST__KIND_GENERATE;
         request.generate = &wire.generate;
@@ -597,8 +591,10 @@ int tandem_cancel(struct tandem_job *job)
         if (job->tandem->dead)
                 return job->tandem->dead_error.code;
         job->cancel_wanted = true;
-        if (job->id != 0)
-                send_cancel(job);
+        if (job->call.id == 0)
+                lib_wake(job->tandem);
+        else if (job->id != 0 && !job->is_stale)
+                job_send_cancel(job);
         return TANDEM_OK;
 }
 

@@ -56,15 +56,44 @@ struct tandem_job {
         char *numerics_id, *unguessed;
         char drew[192];   /* names the arithmetic of the last token; "": not known */
         uint32_t n_given; /* of its ids, those that it was given as drawn already */
+        /* resume.c: for another daemon. */
+        uint8_t *request; /* [request_size]: as it was sent; NULL: it ends with its daemon */
+        size_t request_size;
+        int model_fd; /* of the request; -1: none */
+        uint64_t begun_ns;
+        bool was_sent, told_accepted;
+        bool may_degrade;
+        bool is_stale;          /* its id is of a daemon that was lost */
+        bool degrades;          /* the arithmetic there is another one, and that is allowed */
+        uint32_t n_again;       /* how often it was sent again */
+        uint64_t first_id;      /* at the first daemon */
+        float last_logprobs[2]; /* of the last ids: that of id number i at i % 2 */
 };
 
+/* buffers.c. 0, -E2BIG, -ENOMEM. */
 int text_add(struct text_buf *buf, const void *data, size_t size);
-int id_buf_add(struct id_buf *buf, const uint32_t *ids, size_t n); /* 0, -E2BIG, -ENOMEM */
+int id_buf_add(struct id_buf *buf, const uint32_t *ids, size_t n);
 
 /* calls.c. begun: calls may have begun in tokens that the job was given, so their names are not known. call_list_add()
  * returns NULL, or what is wrong with the delta (then the connection ends). */
 const char *call_list_add(struct call_list *calls, const Tandem__CallDelta *delta, bool begun);
 void call_list_deinit(struct call_list *calls);
+
+/* job.c */
+void job_finish_error(struct tandem_job *job, const struct tandem_error *err, bool silent);
+void job_finish_cancelled(struct tandem_job *job, bool silent);
+void job_send_cancel(struct tandem_job *job);
+bool job_is_heard(const struct tandem_job *job);
+
+/* resume.c. job_keep_request(): so that it can go on at another daemon. A negative errno. */
+int job_keep_request(struct tandem_job *job, const Tandem__Request *request, int fd);
+/* What came is there already. False: it differs, and the job has ended. */
+bool job_has_token(struct tandem_job *job, size_t index, const Tandem__Token *token);
+/* The token with this index is another one there: the job ends. */
+void job_finish_changed(struct tandem_job *job, size_t index);
+void job_note_logprob(struct tandem_job *job, float logprob);
+/* It was to end with this error. True: it waits, is sent in another way, or has ended with one that says more. */
+bool job_goes_on_after(struct tandem_job *job, const Tandem__Error *wire);
 
 /* render.c: a Generate message, of which nothing but the model is missing. It points into the options, and into itself:
  * it must not move. */

@@ -23,11 +23,40 @@ static void sync_on_lost(struct call *call, const struct tandem_error *err, bool
         sync->done = true;
 }
 
+static void sync_on_away(struct call *call)
+{
+}
+
+static bool sync_is_done(const struct call *call)
+{
+        return ((const struct sync_call *)((const char *)call - offsetof(struct sync_call, call)))->done;
+}
+
+static void sync_again(struct call *call)
+{
+        struct sync_call *sync = (struct sync_call *)((char *)call - offsetof(struct sync_call, call));
+
+        if (lib_send(sync->tandem, sync->request, sync->fd, call, &sync->err) != TANDEM_OK) {
+                lib_call_unlink(sync->tandem, call);
+                sync->done = true;
+        }
+}
+
+/* A load takes long, and may be begun anew. Other answers are of the daemon that was asked. */
 int lib_request(struct tandem *t, Tandem__Request *request, int fd, int timeout_ms, Tandem__Reply__KindCase wanted,
                 Tandem__Reply **ret, struct tandem_error *err)
 {
-        struct sync_call sync = { .call = { .on_reply = sync_on_reply, .on_lost = sync_on_lost } };
+        struct sync_call sync = { .call = { .on_reply = sync_on_reply, .on_lost = sync_on_lost },
+                                  .tandem = t,
+                                  .request = request,
+                                  .fd = fd };
         int code;
+
+        if (request->kind_case == TANDEM__REQUEST__KIND_LOAD) {
+                sync.call.on_away = sync_on_away;
+                sync.call.again = sync_again;
+                sync.call.is_given_up = sync_is_done;
+        }
 
         if (t->depth > 0)
                 return lib_error(err, TANDEM_E_BAD_REQUEST,
@@ -59,8 +88,7 @@ int lib_request(struct tandem *t, Tandem__Request *request, int fd, int timeout_
         return code;
 }
 
-/* Sends a request whose answer is a mere Ok. */
-static int request_ok(struct tandem *t, Tandem__Request *request, int fd, struct tandem_error *err)
+int lib_request_ok(struct tandem *t, Tandem__Request *request, int fd, struct tandem_error *err)
 {
         _cleanup_(free_replyp) Tandem__Reply *reply = NULL;
 
@@ -113,17 +141,6 @@ void tandem_free(void *memory)
         free(memory);
 }
 
-int tandem_cancel_job(struct tandem *t, uint64_t job, struct tandem_error *err)
-{
-        Tandem__Request request = TANDEM__REQUEST__INIT;
-        Tandem__Cancel cancel = TANDEM__CANCEL__INIT;
-
-        cancel.job = job;
-        request.kind_case = TANDEM__REQUEST__KIND_CANCEL;
-        request.cancel = &cancel;
-        return request_ok(t, &request, -1, err);
-}
-
 int tandem_restart_worker(struct tandem *t, const char *worker, struct tandem_error *err)
 {
         Tandem__Request request = TANDEM__REQUEST__INIT;
@@ -135,7 +152,7 @@ int tandem_restart_worker(struct tandem *t, const char *worker, struct tandem_er
         restart.worker = (char *)(uintptr_t)worker;
         request.kind_case = TANDEM__REQUEST__KIND_RESTART;
         request.restart = &restart;
-        return request_ok(t, &request, -1, err);
+        return lib_request_ok(t, &request, -1, err);
 }
 
 int tandem_load_model(struct tandem *t, const char *model, struct tandem_error *err)
@@ -152,7 +169,7 @@ int tandem_load_model(struct tandem *t, const char *model, struct tandem_error *
         load.model = &ref;
         request.kind_case = TANDEM__REQUEST__KIND_LOAD;
         request.load = &load;
-        return request_ok(t, &request, fd, err);
+        return lib_request_ok(t, &request, fd, err);
 }
 
 int tandem_unload_model(struct tandem *t, const char *name, struct tandem_error *err)
@@ -165,5 +182,5 @@ int tandem_unload_model(struct tandem *t, const char *name, struct tandem_error 
         unload.name = (char *)(uintptr_t)name;
         request.kind_case = TANDEM__REQUEST__KIND_UNLOAD;
         request.unload = &unload;
-        return request_ok(t, &request, -1, err);
+        return lib_request_ok(t, &request, -1, err);
 }

@@ -405,6 +405,7 @@ class Chat(unittest.TestCase):
         t = Terminal("chat", "-m", "die")
         t.until(b"> ")
         t.type(b"hello\n")
+        t.until("tandemd is gone; going on as soon as it is back…".encode())
         t.until(b"daemon-lost")
         t.until(b"the next message connects again")
         t.until_prompt()

@@ -290,5 +290,6 @@ int main(void)
                 cmocka_unit_test(test_daemon_that_does_not_read),
         };
 
+        setenv("TANDEM_REATTACH", "0", 1); /* each damaged daemon is to end its connection */
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -497,6 +497,7 @@ static void test_daemon_lost(void **state)
 
         set_callbacks(&callbacks);
         t = connect_to(&fake, &config);
+        tandem_set_reattach(t, 0);
         waiting = start(t, "stuck", 0, NULL, NULL);
         job = start(t, "die", 0, &callbacks, &h);
         assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);

@@ -107,7 +107,13 @@ void run_show_progress(struct tandem_job *job, const struct tandem_progress *p, 
                         progress_show("reading prompt… %" PRIu64 "/%" PRIu64 " tokens", p->done, p->total);
                 break;
         case TANDEM_JOB_RECOVERING:
-                progress_show("recovering: a worker was restarted…");
+                if (!p->daemon_lost)
+                        progress_show("recovering: a worker was restarted…");
+                else if (p->total > 0)
+                        progress_show("tandemd is back; going on… %u%%",
+                                      (unsigned)TDM_MIN((double)p->done * 100 / (double)p->total, 100.0));
+                else
+                        progress_show("tandemd is gone; going on as soon as it is back…");
                 break;
         default:
                 progress_clear();

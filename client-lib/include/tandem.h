@@ -114,7 +114,8 @@ TANDEM_API int tandem_connect_for(struct tandem **ret, const char *path, const c
  * callback; their handles stay valid until tandem_job_free(). NULL is fine. Allowed in callbacks. */
 TANDEM_API void tandem_close(struct tandem *tandem);
 
-/* The descriptor to poll. Never read from it, never close it. Stays the same until tandem_close(). */
+/* The descriptor to poll. Never read from it, never close it. Stays the same until tandem_close(), whatever becomes of
+ * the daemon. It has POLLIN also when something can be sent, and when it is time to look for a lost daemon. */
 TANDEM_API int tandem_fd(const struct tandem *tandem);
 /* What to poll it for: POLLIN, and POLLOUT while something waits to be sent. Ask again before every poll. */
 TANDEM_API short tandem_events(const struct tandem *tandem);
@@ -126,6 +127,17 @@ TANDEM_API int tandem_dispatch(struct tandem *tandem, int timeout_ms);
 TANDEM_API const struct tandem_error *tandem_connection_error(const struct tandem *tandem);
 /* How long a [blocking] request waits for its answer before TANDEM_E_TIMEOUT. -1 (at first): without limit. */
 TANDEM_API void tandem_set_timeout(struct tandem *tandem, int timeout_ms);
+
+/* How long a daemon that is lost is waited for while jobs run. It may be started anew: the jobs are then sent to it
+ * with the tokens that they have, and go on. They are told TANDEM_JOB_RECOVERING, then tokens; none comes twice.
+ * Scores, vectors and tandem_load_model() begin anew. All else ends with TANDEM_E_DAEMON_LOST, and so do the jobs when
+ * no daemon comes. One that accepts the connection has 30 s to greet, as in tandem_connect().
+ *
+ * A job whose tokens are others there ends with TANDEM_E_MODEL_CHANGED. Where the arithmetic is another one it ends
+ * with TANDEM_E_UNSUPPORTED, unless tandem_generate_options.may_degrade is set. Handles stay valid, tandem_job_id()
+ * changes, and tandem_cancel_job() takes the first number too. $TANDEM_REATTACH is a number of seconds, else it is 5 s:
+ * that at first, and for -1. 0: not at all. It counts for jobs that are begun afterwards. */
+TANDEM_API void tandem_set_reattach(struct tandem *tandem, int timeout_ms);
 
 TANDEM_API const char *tandem_socket_path(const struct tandem *tandem);
 TANDEM_API const char *tandem_daemon_version(const struct tandem *tandem);
@@ -155,9 +167,9 @@ enum tandem_thinking {
 enum tandem_job_state {
         TANDEM_JOB_QUEUED = 0,
         TANDEM_JOB_LOADING = 1, /* its model is being loaded: done and total are bytes */
-        TANDEM_JOB_PREFILL = 2, /* the prompt is being read: done and total are tokens */
+        TANDEM_JOB_PREFILL = 2, /* prompt and drawn tokens are being read: done and total count them */
         TANDEM_JOB_DECODE = 3,
-        TANDEM_JOB_RECOVERING = 4, /* a worker was lost; the job goes on by itself */
+        TANDEM_JOB_RECOVERING = 4, /* a worker or the daemon was lost; the job goes on by itself */
         TANDEM_JOB_DONE = 5
 };
 
@@ -309,6 +321,7 @@ struct tandem_progress {
         int state; /* enum tandem_job_state; a newer daemon may send others */
         uint64_t done, total;
         uint32_t queue_position; /* waiting jobs before this one */
+        bool daemon_lost;        /* TANDEM_JOB_RECOVERING: not a worker; total is 0 until there is a daemon again */
 };
 
 /* One of the likeliest tokens at a position, before filters, penalties and biases. */
