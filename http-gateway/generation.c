@@ -456,6 +456,8 @@ static void on_connected(struct ask *ask, void *userdata)
         g->connecting = NULL;
         if (code == TANDEM_OK) {
                 g->tandem = steal_ptr(&ask->tandem);
+                /* A daemon that is lost is waited for where its socket stays. Where that is gone, peers go on. */
+                tandem_set_reattach(g->tandem, generation_may_go_on(g) ? 1 : -1);
                 g->watched = POLLIN;
                 r = tdm_loop_add_io(g->x->server->loop, tandem_fd(g->tandem), EPOLLIN, on_io, g, &g->io);
                 if (r == 0)
