@@ -1,0 +1,371 @@
+"""The daemon is killed, or told to end, and started again while jobs run over libtandem and HTTP: they are sent to the
+next one with the tokens that they have. Each ends with the tokens of an undisturbed run, and nobody reconnects by
+hand."""
+import contextlib
+import os
+import random
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+from http_test import *  # noqa: E402,F403
+
+PATIENT = "120"  # seconds: a busy machine starts a daemon late
+TOOL = json.dumps([{"type": "function", "function": {"name": "get_weather", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string", "maxLength": 400}}, "required": ["city"]}}}])
+N = 400  # tokens: a second or so, eight jobs beside each other
+ACTIVATE = 'export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=client; exec "$@"'
+
+
+class Held(Daemon):
+    """Its socket is held by this test, as a service manager would: between two daemons, clients wait in it."""
+
+    def start(self):
+        if not getattr(self, "listener", None):
+            os.makedirs(os.path.dirname(self.socket), mode=0o700, exist_ok=True)
+            self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.listener.bind(self.socket)
+            self.listener.listen(64)
+        command = ["/bin/sh", "-c", ACTIVATE, "sh", os.path.join(BIN, "tandemd"), "--user", "--bus", "none"]
+        for m in self.models:
+            command += ["--model", m]
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(command + self.args, env=self.environment(), cwd=self.dir,
+                                            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                                            close_fds=False, preexec_fn=self._pass_socket)
+
+    def _pass_socket(self):
+        os.dup2(self.listener.fileno(), 3)
+        os.set_inheritable(3, True)  # it may be 3 already
+
+    def __exit__(self, *exc):
+        try:
+            return super().__exit__(*exc)
+        finally:
+            self.listener.close()
+
+
+class Cli:
+    """A command that says JSON, and what it has said so far."""
+
+    def __init__(self, d, *args, command=("generate", "--json"), **env):
+        self.lines = []
+        self.process = subprocess.Popen([os.path.join(BIN, "tandem"), "--socket", d.socket, *command, *args],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        env=dict(d.environment(), **{"TANDEM_REATTACH": PATIENT, **env}))
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(json.loads(line))
+
+    def n(self):
+        return len(self.lines)
+
+    def runs(self):
+        return self.reader.is_alive()
+
+    def wait(self):
+        self.reader.join()
+        self.stderr = self.process.stderr.read().decode()
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return self.process.wait()
+
+    def told(self):
+        """Checks that it ended well; all that a reader sees of the text."""
+        equal(self.wait(), 0, f"exit status: {self.stderr} {self.lines[-1:]}")
+        done = self.lines[-1]
+        tokens = [e for e in self.lines if e["event"] == "token"]
+        equal([e["id"] for e in tokens], done["ids"], "tokens told, and ids in the end")
+        calls = [{k: v for k, v in e.items() if k != "id"} for e in self.lines if e["event"] not in ("token", "done")]
+        return tokens, calls, {k: done.get(k) for k in ("reason", "tail", "generated_tokens", "thinking_tokens",
+                                                        "prompt_tokens", "numerics_id", "degraded", "incomplete")}
+
+    def recovered(self):
+        return self.lines[-1].get("recoveries", 0) > 0
+
+    def error(self):
+        return self.lines[-1].get("error", {}).get("code")
+
+
+class Http:
+    """A stream of events."""
+
+    def __init__(self, g, path, body):
+        self.g, self.path, self.body = g, path, dict(body, stream=True, logprobs=1)
+        self.events, self.error = [], None
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def _read(self):
+        c = http.client.HTTPConnection("127.0.0.1", self.g.port, timeout=PATIENCE * 3)
+        try:
+            c.request("POST", self.path, json.dumps(self.body), {"Content-Type": "application/json"})
+            r = c.getresponse()
+            while line := r.readline():
+                if line.startswith(b"data: {"):
+                    self.events.append(json.loads(line[6:]))
+        except (OSError, http.client.HTTPException) as e:
+            self.error = e
+        finally:
+            c.close()
+
+    def n(self):
+        return len(self.events)
+
+    def runs(self):
+        return self.reader.is_alive()
+
+    def wait(self):
+        self.reader.join()
+
+    def told(self):
+        self.reader.join()
+        check(not self.error and not any("error" in e for e in self.events), f"{self.path}: it ended well", self.error,
+              self.events[-1:])
+        choices = [e["choices"][0] for e in self.events if e.get("choices")]
+        return ("".join(c.get("text", "") for c in choices), [c.get("logprobs") for c in choices],
+                [c["finish_reason"] for c in choices if c.get("finish_reason")])
+
+    def recovered(self):
+        return False  # nothing tells
+
+
+def requests(d):
+    """Whatever a job's next token depends on."""
+    grammar = kept_file('root ::= ("a" | "é" | "字" | " "){300,400}', ".gbnf")
+    tools = kept_file(TOOL, ".json")
+    raw = ["-m", "tale", "--raw", "-n", str(N)]
+    return {"greedy": [*raw, "--temp", "0", PROMPT],
+            "sampled": [*raw, "--seed", "3", "--repeat-penalty", "1.2", PROMPT],
+            "stop": [*raw, "--seed", "5", "--stop", "no text says this", "--frequency-penalty", "0.5", "Two kings"],
+            "grammar": ["-m", "tale", "-n", str(N), "--grammar", grammar, "--temp", "1.3", "--seed", "4", "x"],
+            "tools": ["-m", "npu", "--chat", "--tools", tools, "--tool-choice", "required", "--temp", "1.2", "--seed",
+                      "13", "-n", "200", "hi"],
+            "thoughts": ["-m", "npu", "--chat", "--think", "on", "--think-budget", "90", "--temp", "1.8",
+                         "--seed", "9", "-n", "200", "hi"]}
+
+
+def begin(d, g, names):
+    made = {}
+    for name in names:
+        if name.startswith("/"):
+            made[name] = Http(g, name, {"model": "tale", "prompt": PROMPT, "max_tokens": N, "seed": 7})
+        else:
+            made[name] = Cli(d, *requests(d)[name])
+    return made
+
+
+def answers(path):
+    with socket.socket(socket.AF_UNIX) as s:
+        try:
+            s.connect(path)
+            return True
+        except OSError:
+            return False
+
+
+def kill(d):
+    d.expect_exit = None
+    for pid in d.pids():
+        with contextlib.suppress(ProcessLookupError):  # a worker ends by itself when tandemd has gone
+            send_signal(pid, signal.SIGKILL)
+    d.process.wait()
+    wait_for(lambda: not d.pids(), "its processes have gone")
+
+
+def end(d):
+    """SIGTERM; by the second one it cancels what runs, which else has 5 s."""
+    d.process.terminate()
+    time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
+        d.process.send_signal(signal.SIGTERM)
+    equal(d.wait_end(), None, "what was wrong with its end")
+
+
+def models():
+    renamed = os.path.join(tempfile.mkdtemp(prefix="tandem-test-"), "npu.gguf")
+    os.symlink(make_model("npu", "q8_0", arch="qwen3", chat="qwen3-thinking"), renamed)
+    return (TALE, renamed)
+
+
+def survive(daemon, how, names, rounds=1, seed=1):
+    """A round counts when jobs were in their midst, which those that have said all are not."""
+    rng = random.Random(seed)
+    with daemon(models=models(), env={"TANDEM_REATTACH": PATIENT}) as d, Gateway(d) as g:
+        want = {name: r.told() for name, r in begin(d, g, names).items()}
+        n = 0
+        for attempt in range(5 * rounds):
+            running = begin(d, g, names)
+            least = rng.randrange(1, 100)
+            wait_for(lambda: all(r.n() >= least or not r.runs() for r in running.values()), "tokens", 60)
+            rng.choice(how)(d)
+            d.start()
+            for name, r in running.items():
+                equal(r.told(), want[name], f"{name}, attempt {attempt}")
+            d.expect_exit = 0
+            n += any(r.recovered() for r in running.values())
+            if n == rounds:
+                break
+        equal(n, rounds, "times that jobs were in their midst")
+
+
+def caught(d, begin, n_tokens):
+    """Kills the daemon while the jobs that begin() makes are in their midst. They have many tokens to go."""
+    for _ in range(5):
+        running = begin()
+        wait_for(lambda: all(r.n() >= n_tokens or not r.runs() for r in running), "tokens", 60)
+        kill(d)
+        if all(r.runs() for r in running):
+            return running
+        d.start()
+        for r in running:
+            r.wait()
+    raise AssertionError("the jobs were never in their midst")
+
+
+EIGHT = ("greedy", "sampled", "stop", "grammar", "tools", "thoughts", "/v1/completions", "/v1/completions?2")
+
+
+@test
+def killed():
+    survive(Daemon, [kill], EIGHT)
+
+
+@test
+def killed_behind_a_held_socket():
+    survive(Held, [kill], ("sampled", "/v1/completions"))
+
+
+@test
+def ended():
+    survive(Held, [end], EIGHT)
+
+
+@test
+def ended_and_bound_anew():
+    survive(Daemon, [end], ("greedy", "/v1/completions"))
+
+
+@test
+def again_and_again():
+    if not FULL:
+        raise Skip("--full: many rounds")
+    survive(Held, [kill, end], EIGHT, rounds=times(1, 100), seed=int(time.time()))
+
+
+@test
+def reads_and_does_not_draw():
+    """What was drawn is read by the next daemon."""
+    with Daemon(models=(TALE,)) as d:
+        cli, = caught(d, lambda: [Cli(d, "--raw", "-n", "1500", "--seed", "2", PROMPT)], 500)
+        n = cli.n()
+        d.start()
+        equal(len(cli.told()[0]), 1500, "tokens")
+        drawn = d.status()["tokens_generated"]
+        check(drawn <= 1500 - n + 2, "the next daemon draws the rest, and two that are compared", drawn, n)
+
+
+@test
+def not_wanted():
+    """Off, or no daemon comes: the error that it always was, by its name and within the time."""
+    with Daemon(models=(TALE,)) as d:
+        for seconds in ("0", "2"):
+            cli = Cli(d, "-n", "4000", "--raw", "x", TANDEM_REATTACH=seconds)
+            wait_for(lambda: cli.n() >= 3, "tokens")
+            kill(d)
+            begun = time.monotonic()
+            equal(cli.wait(), 1, "exit status")
+            took = time.monotonic() - begun
+            equal(cli.error(), "daemon-lost", cli.lines[-1])
+            check("tokens: tandemd at" in cli.stderr, "what it says", cli.stderr)
+            if seconds == "2":  # which began when the daemon was killed
+                check(took > 0.2, "it has waited", took)
+            d.start()
+
+
+def daemon_with(d, args=(), models=None):
+    """The next one."""
+    d.args, d.models = list(args), list(models or d.models)
+    d.start()
+
+
+@test
+def another_model():
+    """A file under the same name is another one: no token of it comes behind those of the first."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "it.gguf")
+        shutil.copy(make_model("tiny", seed=1), path)
+        with Daemon(models=(path,)) as d:
+            cli, = caught(d, lambda: [Cli(d, "--raw", "-n", "4000", "--seed", "2", "x")], 5)
+            shutil.copy(make_model("tiny", seed=2), path + ".new")
+            os.rename(path + ".new", path)
+            d.start()
+            equal(cli.wait(), 1, "exit status")
+            equal(cli.error(), "model-changed", cli.lines[-1])
+
+
+@test
+def another_arithmetic():
+    other = config("[engine]\nkv-type = f32\n")
+    with Daemon(models=(TALE,)) as d:
+        strict, lax = caught(d, lambda: [Cli(d, "--raw", "-n", "1500", "--seed", "2", *more, PROMPT)
+                                         for more in ([], ["--may-degrade"])], 5)
+        daemon_with(d, other)
+        equal((strict.wait(), strict.error()), (1, "unsupported"), strict.lines[-1])
+        check("drawn-numerics" in strict.stderr, "what it says", strict.stderr)
+        equal(lax.wait(), 0, lax.stderr)
+        equal((lax.lines[-1]["degraded"], len(lax.lines[-1]["ids"])), (True, 1500), "degraded")
+
+
+@test
+def no_room_yet():
+    """The next daemon takes one job at a time: the others are sent until it takes them."""
+    with Daemon(models=(TALE,)) as d:
+        clis = caught(d, lambda: [Cli(d, "--raw", "-n", "800", "--seed", str(i), PROMPT) for i in range(3)], 5)
+        daemon_with(d, config("[daemon]\nmax-jobs = 1\n"))
+        equal([len(c.told()[0]) for c in clis], [800] * 3, "tokens")
+
+
+@test
+def scores_and_vectors():
+    """They begin anew. Their workers stand still until they are killed, so the first daemon answers nothing."""
+    vectors = make_model("a", "q8_0", arch="gemma-embedding", seed=1)
+    text = kept_file("Once upon a time there was a king. " * 90, ".txt")
+    with Daemon(models=(TALE, vectors)) as d:
+        for command in (("score", "-m", "tale", "--top", "2", "--text", text),
+                        ("embed", "-m", os.path.basename(vectors)[:-len(".gguf")], PROMPT)):
+            want = Cli(d, command=command)
+            equal(want.wait(), 0, want.stderr)
+            for worker in ("npu", "gpu"):
+                d.signal_worker(worker, signal.SIGSTOP)
+            again = Cli(d, command=command)
+            wait_for(d.jobs, "the job")
+            kill(d)
+            d.start()
+            equal((again.wait(), again.lines), (0, want.lines), again.stderr)
+
+
+@test
+def own_socket_before_peers():
+    """A gateway with peers goes on at its own daemon where a service manager holds the socket, and at a peer where
+    nobody listens."""
+    with Daemon(models=(TALE,)) as other, Gateway(other) as peer:
+        for daemon, handoffs in ((Held, 0), (Daemon, 1)):
+            path = kept_file(f"http://127.0.0.1:{peer.port}\n", ".peers")
+            os.chmod(path, 0o600)
+            with daemon(models=(TALE,), env={"TANDEM_REATTACH": "3600"}) as d, Gateway(d, "--peers", path) as g:
+                body = {"model": "tale", "prompt": PROMPT, "max_tokens": 1000, "seed": 7}
+                want = Http(g, "/v1/completions", body).told()
+                again, = caught(d, lambda: [Http(g, "/v1/completions", body)], 5)
+                if not handoffs:
+                    d.start()
+                equal(again.told(), want, "the stream")
+                status, _, metrics = g.request("GET", "/metrics")
+                check(f"tandem_http_handoffs_total {handoffs}\n".encode() in metrics, f"{handoffs} handoffs",
+                      [line for line in metrics.splitlines() if b"handoffs" in line])
+
+
+main()
