@@ -130,6 +130,25 @@ def drawing_as_the_file_recommends():
 
 
 @test
+def goes_on_behind_drawn_tokens():
+    """The text that is told is that behind them, and another arithmetic is refused by name."""
+    with Bus() as bus, bus.daemon() as d:
+        c = Client(bus).wait()
+        want = d.generate(n=24, seed=7, temp=0.9)
+        drawn, rest = ",".join(map(str, want.ids[:10])), b"".join(want.pieces[10:])
+
+        def text(**options):
+            return read_all(c.generate(PROMPT, max_tokens=24, seed=7, temperature=0.9, ignore_end=True, **options)[1])
+
+        equal(text(drawn=drawn, drawn_numerics=want.numerics), rest, "the rest")
+        equal(text(drawn=drawn), rest, "the rest, where nobody said what drew the others")
+        check(text(drawn=drawn, drawn_numerics="another", may_degrade=True), "it goes on, degraded")
+        equal(text(drawn=drawn, drawn_numerics="another"), b"", "text of another arithmetic")
+        equal(c.refused(ROOT, MANAGER, "Generate", "sa{sv}", PROMPT, c.options({"drawn": "1,x"})),
+              ERROR + "BadRequest", "what is no list of ids")
+
+
+@test
 def gdbus_hears_the_end():
     with Bus() as bus, bus.daemon() as d:
         Client(bus).wait()

@@ -95,6 +95,48 @@ def chats():
               half.pieces)
         check(any(results["thoughts"].thoughts), "thoughts", results["thoughts"].thoughts)
         check(results["a call"].calls, "a call")
+        # A longer thought than the budget is none of such a job's, wherever it goes past it.
+        free = results["thoughts"].ids
+        check(results["thoughts"].done.get("thinking_tokens", 0) > 12, "a long thought", results["thoughts"].done)
+        for budget, n in ((6, 20), (6, 40), (1, 3)):
+            for more in ({}, {"json_schema": THREE_WORDS}, {"tools": TOOL}):
+                refuse(d, f"past a budget of {budget}", "the thought ends there", drawn=drawn(free[:n]), chat=HI,
+                       thinking=2, thinking_budget=budget, n=40, ignore_end=False, **more)
+
+
+@test
+def progress():
+    """What is read is what the progress says: prompt and drawn tokens."""
+    with Daemon(models=(slow_model(),)) as d:
+        job = d.start_job(drawn=drawn([300] * 600), n=601)
+        told = []
+        while True:
+            kind, m = job.wire.receive(job.id)
+            if kind == "progress" and m.get("state") == "JOB_PREFILL":
+                told.append((m.get("done", 0), m["total"]))
+            if kind == "done":
+                break
+        job.wire.close()
+        equal({total for _, total in told}, {600 + m["prompt_tokens"]}, "what there is to read")
+        check(any(m["prompt_tokens"] < done < 600 for done, _ in told), "it says how far it is", told)
+
+
+@test
+def command():
+    """tandem generate goes on behind the ids of a file."""
+    with Daemon() as d:
+        args = ["generate", "--json", "--raw", "-n", "24", "--temp", "1.1", "--seed", "3", PROMPT]
+        want = d.cli_json(*args)
+        ids, numerics = want[-1]["ids"], want[-1]["numerics_id"]
+        for spaces in ("", " \n"):
+            file = kept_file(f",{spaces}".join(map(str, ids[:9])) + spaces, ".ids")
+            got = d.cli_json(*args, "--drawn", file, "--drawn-numerics", numerics)
+            equal(got[:-1], want[9:-1], "tokens that it tells")
+            equal((got[-1]["ids"], got[-1]["generated_tokens"]), (ids, 24), "and all of them")
+        for content, wants in (("1,x", "is no token id"), ("1,2,", "is no token id"),
+                               (drawn(ids + [5]), "may have 24")):
+            r = d.cli(*args, "--drawn", kept_file(content, ".ids"), check_exit=1)
+            check(wants in r.stderr.decode(), wants, r.stderr)
 
 
 @test
@@ -152,7 +194,7 @@ def hostile():
         refuse(d, "more than max-tokens", "25 tokens, and the job may have 24", drawn=drawn(good + [5]))
         refuse(d, "more than the context", "what the context leaves", drawn=drawn([5] * 200000), n=0)
         refuse(d, "no tokens", "there are no drawn tokens", drawn_numerics="x")
-        refuse(d, "no tokens", "there are no drawn tokens", may_degrade=True)
+        equal(d.generate(n=24, may_degrade=True).ids, good, "what is for later daemons changes nothing")
         for at in (0, 3, 10):
             refuse(d, "an end token", "ends the text", drawn=drawn(good[:at] + end + good[at:10]), ignore_end=False)
         text = d.generate(n=24).text
