@@ -235,7 +235,9 @@ static struct tdm_mask_level level_of(struct walk *w, const struct tdm_trie *tri
                 l.at = found ? (uint32_t)(found - trie->child_bytes) : l.end;
                 l.end = found ? l.at + 1 : l.end;
         }
-        l.room = room != ROOM_UNKNOWN ? room : run_of(w->parser, state);
+        l.room = room;
+        if (room == ROOM_UNKNOWN) /* where one byte can follow, it need not be known whether it runs */
+                l.room = w->parser->states[state].only > 255 ? run_of(w->parser, state) : w->parser->states[state].run;
         return l;
 }
 
@@ -281,6 +283,33 @@ static bool node_add(struct walk *w, const struct tdm_trie *trie, unsigned group
         return !all && has_children(trie, at);
 }
 
+/* In the midst of a known text there is one way down. It is followed without states up to where the text or the way
+ * ends. False: nothing is left below. */
+static bool literal_add(struct walk *w, const struct tdm_trie *trie, uint32_t *at, uint32_t *state)
+{
+        struct tdm_literal l;
+        bool more = tdm_literal_begin(w->parser, *state, &l);
+
+        if (!more)
+                return true;
+        while (more) {
+                const struct tdm_trie_node *node = &trie->nodes[*at];
+                const uint8_t *found =
+                        memchr(trie->child_bytes + node->children, l.byte, node[1].children - node->children);
+
+                if (!found || !goes_on(w))
+                        return false;
+                *at = trie->child_nodes[found - trie->child_bytes];
+                node = &trie->nodes[*at];
+                set_ids(w->words, trie->ids + node->ids, node[1].ids - node->ids);
+                if (!has_children(trie, *at))
+                        return false;
+                more = tdm_literal_next(w->parser, &l);
+        }
+        *state = tdm_literal_state(w->parser, &l);
+        return !w->parser->arena.failed;
+}
+
 /* The pieces behind a node that state stands behind, with room in its run. */
 static void walk_below(struct walk *w, const struct tdm_trie *trie, unsigned group, uint32_t at, uint32_t state,
                        uint32_t room)
@@ -294,7 +323,7 @@ static void walk_below(struct walk *w, const struct tdm_trie *trie, unsigned gro
                 if (next == TDM_STATE_DEAD)
                         continue;
                 at = trie->child_nodes[at];
-                if (node_add(w, trie, group, at, next))
+                if (node_add(w, trie, group, at, next) && literal_add(w, trie, &at, &next))
                         *++l = level_of(w, trie, at, next, room);
         }
 }
@@ -321,10 +350,11 @@ static void walk_starts(struct walk *w, uint32_t state, const struct tdm_byte_se
                         uint32_t room, next = level_step(w, &l, byte, &room);
 
                         for (unsigned t = 0; t <= TDM_GROUPS && next != TDM_STATE_DEAD; t++) {
-                                uint32_t node = v->starts[byte][t];
+                                uint32_t node = v->starts[byte][t], behind = next;
 
-                                if (node && node_add(w, trie_of(v, t), t, node, next))
-                                        walk_below(w, trie_of(v, t), t, node, next, room);
+                                if (node && node_add(w, trie_of(v, t), t, node, next) &&
+                                    literal_add(w, trie_of(v, t), &node, &behind))
+                                        walk_below(w, trie_of(v, t), t, node, behind, room);
                         }
                 }
         }

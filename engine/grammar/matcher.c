@@ -231,6 +231,25 @@ int tdm_matcher_mask(struct tdm_matcher *m, const uint64_t **ret_words)
         return 0;
 }
 
+/* The state behind the bytes. States in the midst of known texts are left out. */
+static uint32_t state_behind(struct tdm_parser *p, uint32_t state, const uint8_t *data, size_t size)
+{
+        for (size_t i = 0; i < size && state != TDM_STATE_DEAD;) {
+                struct tdm_literal l;
+                bool more = i + 1 < size && tdm_literal_begin(p, state, &l);
+
+                if (!more) {
+                        state = tdm_parser_step(p, state, data[i++]);
+                        continue;
+                }
+                for (; more && i < size; more = tdm_literal_next(p, &l))
+                        if (data[i++] != l.byte)
+                                return TDM_STATE_DEAD;
+                state = tdm_literal_state(p, &l);
+        }
+        return state;
+}
+
 static void matcher_add_state(struct tdm_matcher *m, uint32_t state)
 {
         m->at = (m->at + 1) % TDM_ARRAY_SIZE(m->history);
@@ -243,10 +262,8 @@ int tdm_matcher_accept_bytes(struct tdm_matcher *m, const char *data, size_t siz
         int r = matcher_begin(m);
 
         for (unsigned attempt = 0; r == 0; attempt++) {
-                uint32_t state = m->history[m->at];
+                uint32_t state = state_behind(&m->parser, m->history[m->at], (const uint8_t *)data, size);
 
-                for (size_t i = 0; i < size && state != TDM_STATE_DEAD; i++)
-                        state = tdm_parser_step(&m->parser, state, (uint8_t)data[i]);
                 if (!m->parser.arena.failed) {
                         if (state == TDM_STATE_DEAD)
                                 return 0;

@@ -363,6 +363,51 @@ static bool way_is_closed(const struct tdm_arena *arena, uint32_t e)
         return x->kind > TDM_EXPR_KIND_EPS && !(x->flags & (TDM_EXPR_HAS_CALL | TDM_EXPR_NULLABLE));
 }
 
+static bool literal_read(const struct tdm_parser *p, struct tdm_literal *l)
+{
+        const struct tdm_expr *x = tdm_expr_get(&p->arena, l->e), *head;
+        const struct tdm_byte_set *set;
+        unsigned n = 0;
+
+        if (x->kind != TDM_EXPR_KIND_CAT || !way_is_closed(&p->arena, x->b))
+                return false;
+        head = tdm_expr_get(&p->arena, x->a);
+        if (head->kind != TDM_EXPR_KIND_SET)
+                return false;
+        set = tdm_expr_set(&p->arena, head->a);
+        for (unsigned i = 0; i < 4; i++) {
+                n += (unsigned)__builtin_popcountll(set->bits[i]);
+                if (set->bits[i])
+                        l->byte = (uint8_t)(i * 64 + (unsigned)__builtin_ctzll(set->bits[i]));
+        }
+        l->rest = x->b;
+        return n == 1;
+}
+
+bool tdm_literal_begin(const struct tdm_parser *p, uint32_t state, struct tdm_literal *ret)
+{
+        const struct tdm_state *s = &p->states[state];
+
+        if (s->n != 1 || s->whole)
+                return false;
+        *ret = (struct tdm_literal){ .e = p->pairs.items[s->at].e, .frame = p->pairs.items[s->at].frame };
+        return literal_read(p, ret);
+}
+
+bool tdm_literal_next(const struct tdm_parser *p, struct tdm_literal *l)
+{
+        l->e = l->rest;
+        return literal_read(p, l);
+}
+
+uint32_t tdm_literal_state(struct tdm_parser *p, const struct tdm_literal *l)
+{
+        struct tdm_pair pair = { l->e, l->frame };
+
+        p->arena.steps++;
+        return intern_state(p, &pair, 1, false);
+}
+
 /* Most steps are in the midst of known texts: each way reads its byte, and what is left of it reads the next. There is
  * no closure to make. False, and nothing is done, where a way is of another kind. */
 static bool step_text(struct tdm_parser *p, uint32_t state, uint8_t byte, uint32_t *ret_next)

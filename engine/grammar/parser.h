@@ -81,6 +81,18 @@ static inline uint32_t tdm_parser_step(struct tdm_parser *parser, uint32_t state
         return next < TDM_STATE_LINK ? next : tdm_parser_step_slow(parser, state, byte);
 }
 
+/* A place in the midst of a known text, between states: a single byte can follow, and others behind it. */
+struct tdm_literal {
+        uint32_t e, frame, rest;
+        uint8_t byte;
+};
+/* Whether the state is such a place. */
+bool tdm_literal_begin(const struct tdm_parser *parser, uint32_t state, struct tdm_literal *ret);
+/* Behind its byte; false where that is no such place. */
+bool tdm_literal_next(const struct tdm_parser *parser, struct tdm_literal *literal);
+/* The state there. */
+uint32_t tdm_literal_state(struct tdm_parser *parser, const struct tdm_literal *literal);
+
 /* Before the first step from a state: settles which bytes are dead, and links those that it does not tell apart. */
 void tdm_parser_spread(struct tdm_parser *parser, uint32_t state);
 /* Adds the bytes that can follow, or more. */
