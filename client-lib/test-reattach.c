@@ -114,6 +114,50 @@ static void test_next_daemon(void **state)
         fake_stop(&fake);
 }
 
+/* A part of the scores had come: they are made anew. */
+static void test_score(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct next_daemon next = { .config = FAKE_CONFIG_INIT };
+        struct tandem_score_options options;
+        struct tandem_callbacks callbacks;
+        const struct tandem_scores *scores;
+        struct seen seen = { 0 };
+        struct tandem_job *job;
+        uint32_t ids[40];
+        struct tandem *t;
+        struct fake fake;
+        size_t n;
+
+        for (uint32_t i = 0; i < 40; i++)
+                ids[i] = 100 + i;
+        config.cut_after = 400;
+        next.fake = &fake;
+        t = connect_to(&fake, &config);
+        tandem_callbacks_init(&callbacks);
+        callbacks.on_progress = see_progress;
+        callbacks.on_done = see_done;
+        tandem_score_options_init(&options);
+        options.ids = ids;
+        options.n_ids = 40;
+        options.model = "tale";
+        assert_int_equal(tandem_score(t, &options, &callbacks, &seen, &job, NULL), TANDEM_OK);
+        poll_until(t, &seen.recovering, 1);
+        (void)tandem_job_ids(job, &n);
+        assert_true(n > 0 && n < 40);
+        assert_int_equal(pthread_create(&next.thread, NULL, serve_next, &next), 0);
+        poll_until(t, &seen.done, 1);
+        scores = tandem_job_scores(job);
+        assert_non_null(scores);
+        assert_int_equal(scores->n, 40);
+        assert_memory_equal(scores->ids, ids, sizeof(ids));
+        assert_true(scores->nll[20] > 20 && scores->nll[20] < 21);
+        tandem_job_free(job);
+        tandem_close(t);
+        pthread_join(next.thread, NULL);
+        fake_stop(&fake);
+}
+
 /* Nobody accepts: the connection waits in the socket, as behind a service manager. */
 static void test_cancel_while_away(void **state)
 {
@@ -201,9 +245,8 @@ static void test_fruitless(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_next_daemon),
-                cmocka_unit_test(test_cancel_while_away),
-                cmocka_unit_test(test_close_while_away),
+                cmocka_unit_test(test_next_daemon),       cmocka_unit_test(test_score),
+                cmocka_unit_test(test_cancel_while_away), cmocka_unit_test(test_close_while_away),
                 cmocka_unit_test(test_fruitless),
         };
 
