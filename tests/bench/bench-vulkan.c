@@ -2,11 +2,11 @@
  * through engine/device/device.h as a worker drives it. Prints tokens/s, what that is in memory read, and the device's
  * time by kernel. Needs nothing but libc and libvulkan.so.1, so that it can be carried to a machine with a GPU.
  *
- * usage: bench-vulkan [-qr] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [FILE.gguf | SIZE[:TYPE[:HEAD]]] …
+ * usage: bench-vulkan [-qr] [-b BLOCKS] [-c CONTEXT] [-n SEQUENCES] [-s SECONDS] [FILE.gguf | SIZE[:TYPE[:HEAD]]] …
  *   sizes 1b, 4b, 12b, 27b; types q4_0 (without any), q8_0, f16, … The output matrix has the same, or HEAD: files of
  * Q4_0 often have one of Q8_0, those of K-quants one of Q6_K.
  *   -q: without the profile; -b: blocks of a run() (0: all at once; else as a worker that looks up from its work every
- * this often); -c: decode alone behind this many tokens too;
+ * this often); -c: decode alone behind this many tokens too; -n: these numbers together, up to 256, and not 1,8,32;
  * -r: steps of a few rows of one sequence, as guesses are checked, and nothing else: first whether they draw what
  * single rows do, then how long they take
  *
@@ -20,7 +20,9 @@
 #include "tests/golden/runner.h"
 
 #define PROMPT 512u
-#define MAX_BATCH 32u
+#define MAX_BATCH 256u
+#define FEW_BATCH 32u     /* up to here a step is bound by its weights: what it reads of them says something */
+#define MANY_CONTEXT 640u /* positions of each of more than that: those of 1,024 of 256 of a 27B would need 130 GB */
 /* decoded over and over; with a prompt an odd number of steps, so that every slot has every recording */
 #define POSITIONS 62u
 #define WARM_SECONDS 0.2 /* a GPU that was kept waiting takes as long to its full clock */
@@ -28,6 +30,8 @@
 static double seconds_each = 2;
 static uint32_t run_blocks, context;
 static bool quiet, few_rows;
+static uint32_t batches[16] = { 1, 8, 32 };
+static unsigned n_batches; /* that were asked for; 0: the first three */
 
 static double since(uint64_t begin_ns)
 {
@@ -66,12 +70,12 @@ struct bench {
         const uint8_t *weights, *inputs; /* inputs: rows of a file that travel in steps; NULL: none */
         uint32_t *ids, n_ids;
         uint64_t bytes;
-        uint32_t at[DRIVE_TABLES]; /* next position of each sequence */
+        uint32_t at[MAX_BATCH]; /* next position of each sequence */
 };
 
 static void step_with(struct bench *b, uint32_t n_seqs, uint32_t n, uint32_t n_logits, struct tdm_result *results)
 {
-        struct drive_part parts[DRIVE_TABLES];
+        struct drive_part parts[MAX_BATCH];
 
         for (uint32_t i = 0; i < n_seqs; i++) {
                 parts[i] =
@@ -104,7 +108,7 @@ static void restart(struct bench *b, uint32_t n_seqs, uint32_t position)
 static void report(const struct bench *b, const char *what, uint32_t tokens_a_step, unsigned steps, double s)
 {
         printf("   %-28s %9.1f tokens/s %9.3f ms a step", what, tokens_a_step * steps / s, 1e3 * s / steps);
-        if (tokens_a_step <= MAX_BATCH)
+        if (tokens_a_step <= FEW_BATCH)
                 printf(" %8.1f GB/s of weights", (double)b->bytes * steps / s / 1e9);
         printf("\n");
         fflush(stdout);
@@ -265,7 +269,7 @@ static struct drive *begin_drive(struct bench *b, uint32_t n_tables, uint32_t ma
 
 static int measure(struct bench *b, uint32_t n_vocab)
 {
-        static const uint32_t batches[] = { 1, 8, 32 };
+        uint32_t most = FEW_BATCH;
         uint64_t begin;
         bool same;
 
@@ -274,14 +278,16 @@ static int measure(struct bench *b, uint32_t n_vocab)
         for (uint32_t i = 0; i < b->n_ids; i++)
                 b->ids[i] = 3 + i * 7919 % (n_vocab - 3);
 
-        begin_drive(b, few_rows ? 1 : MAX_BATCH, 1024);
+        for (unsigned i = 0; i < n_batches; i++)
+                most = TDM_MAX(most, batches[i]);
+        begin_drive(b, few_rows ? 1 : most, most > FEW_BATCH ? MANY_CONTEXT : 1024);
         if (few_rows) {
                 same = measure_rows(b);
                 drive_destroy(b->drive);
                 free(b->ids);
                 return same ? 0 : 1;
         }
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(batches); i++) {
+        for (unsigned i = 0; i < (n_batches ? n_batches : 3u); i++) {
                 char what[40];
 
                 snprintf(what, sizeof(what), batches[i] == 1 ? "decode, alone" : "decode, %u together", batches[i]);
@@ -380,12 +386,29 @@ static int bench(const char *arg)
         return r;
 }
 
+/* "64,128" */
+static bool take_batches(const char *list)
+{
+        char *end;
+
+        for (n_batches = 0; n_batches < TDM_ARRAY_SIZE(batches); list = end + 1) {
+                unsigned long n = strtoul(list, &end, 10);
+
+                if (n < 1 || n > MAX_BATCH || (*end && *end != ','))
+                        return false;
+                batches[n_batches++] = (uint32_t)n;
+                if (!*end)
+                        return true;
+        }
+        return false;
+}
+
 int main(int argc, char **argv)
 {
         static const char *const all[] = { "4b", "27b" };
         int c, r = 0;
 
-        while ((c = getopt(argc, argv, "qrb:c:s:")) != -1) {
+        while ((c = getopt(argc, argv, "qrb:c:n:s:")) != -1) {
                 if (c == 'q')
                         quiet = true;
                 else if (c == 'r')
@@ -396,9 +419,10 @@ int main(int argc, char **argv)
                         context = (uint32_t)strtoul(optarg, NULL, 10);
                 else if (c == 's')
                         seconds_each = atof(optarg);
-                else {
-                        fprintf(stderr, "usage: bench-vulkan [-qr] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] "
-                                        "[FILE.gguf | SIZE[:TYPE]] …\n");
+                else if (c != 'n' || !take_batches(optarg)) {
+                        fprintf(stderr,
+                                "usage: bench-vulkan [-qr] [-b BLOCKS] [-c CONTEXT] [-n SEQUENCES] [-s SECONDS] "
+                                "[FILE.gguf | SIZE[:TYPE]] …\n");
                         return 2;
                 }
         }
