@@ -7,6 +7,8 @@
 #define WIDE_F16_SUBGROUPS_MAX 11u           /* of a workgroup for this many rows: what its registers leave room for */
 #define WIDE_F16_SUBGROUPS_TWO_CHUNKS_MAX 8u /* with which types of engine/weights/subblock.h have two on their way */
 
+#define SHARED_K_ROWS_MAX 256u /* up to here MATMUL_F16 may be faster than MATMUL_F16_WIDE */
+
 #define F16_SHARED_BYTES (48u << 10) /* that a device with such units has for a workgroup: device/gpu.c */
 
 /* How many subgroups have segments of K, if each takes `rounds` of them. */
@@ -209,6 +211,15 @@ static uint32_t wide_subgroups(uint32_t n_panels)
         return TDM_DIV_UP(n_panels, at_once * times);
 }
 
+/* Of these types a gate and an up of many rows have two chunks on their way, which takes 3 to 13% less time. Others
+ * are slower so. */
+static bool many_rows_have_two(const struct tdm_vk_matrix *a, uint32_t gelu)
+{
+        uint32_t type = TDM_VK_FORM_TYPE(a->type);
+
+        return gelu && (type == TDM_TYPE_Q2_K || type == TDM_TYPE_Q4_K || type == TDM_TYPE_Q5_K);
+}
+
 static struct tdm_vk_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, uint32_t gelu)
 {
         /* Registers for two chunks at once: types of 16 bits leave none, those of engine/weights/subblock.h where a
@@ -216,7 +227,7 @@ static struct tdm_vk_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_p
         bool few = n_rows <= TDM_VK_F16_ROWS_MAX;
         uint32_t tiles = few || matrix_is_plain(a) ? 4 : 8, subgroups = few ? wide_subgroups(n_panels) : 4,
                  threads = 32 * subgroups;
-        bool two = few && !matrix_is_plain(a) &&
+        bool two = (few || many_rows_have_two(a, gelu)) && !matrix_is_plain(a) &&
                    (!tdm_subblock_type(TDM_VK_FORM_TYPE(a->type)) || subgroups <= WIDE_F16_SUBGROUPS_TWO_CHUNKS_MAX) &&
                    a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 && TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
 
@@ -228,13 +239,38 @@ static struct tdm_vk_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_p
                                        .fits = true };
 }
 
+/* How many workgroups of this kernel each multiprocessor has, times 100. */
+static uint64_t groups_of_unit(const struct tdm_vk_kernel *k, uint32_t n_panels, uint32_t n_rows)
+{
+        return (uint64_t)TDM_DIV_UP(n_panels, k->panels) * TDM_DIV_UP(n_rows, k->rows) * 100 / TDM_VK_UNITS_AT_ONCE;
+}
+
+/* Whether MATMUL_F16 is faster for more rows than one workgroup has: its workgroups share K among their subgroups, and
+ * one after the other runs on a multiprocessor. A subgroup of MATMUL_F16_WIDE passes all of K, however few workgroups
+ * there are, but weights are unpacked for twice as many rows. Nanoseconds, fitted to an H200's. */
+static bool shared_k_is_faster(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows,
+                               const struct tdm_vk_kernel *shared_k, const struct tdm_vk_kernel *wide)
+{
+        uint64_t chunks = a->cols / TDM_VK_CHUNK_COLS, groups = groups_of_unit(wide, n_panels, n_rows),
+                 turns = TDM_DIV_UP(groups_of_unit(shared_k, n_panels, n_rows), UINT64_C(100));
+
+        return turns * (6000 + 31 * shared_k->panels * chunks) <
+               3000 + TDM_MAX(650 + groups, 49 * groups / 10) * chunks;
+}
+
 /* Found on an H200. */
 static struct tdm_vk_kernel f16_rule(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
                                      uint32_t n_panels, uint32_t n_rows, uint32_t gelu)
 {
-        return n_rows > TDM_VK_F16_ROWS_MAX || (n_rows > 16 && n_panels >= WIDE_F16_PANELS_MIN) ?
-                       f16_wide(a, n_panels, n_rows, gelu) :
-                       f16_few(device, a, n_panels, n_rows, gelu);
+        const struct tdm_vk_kernel few = f16_few(device, a, n_panels, n_rows, gelu),
+                                   wide = f16_wide(a, n_panels, n_rows, gelu);
+
+        if (n_rows <= 16 || (n_rows <= TDM_VK_F16_ROWS_MAX && n_panels < WIDE_F16_PANELS_MIN))
+                return few;
+        return !gelu && n_panels < WIDE_F16_PANELS_MIN && n_rows > TDM_VK_F16_ROWS_MAX && n_rows <= SHARED_K_ROWS_MAX &&
+                               shared_k_is_faster(a, n_panels, n_rows, &few, &wide) ?
+                       few :
+                       wide;
 }
 
 unsigned tdm_vk_f16_kernels(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,

@@ -8,7 +8,7 @@
  * kernels/need.c), or as one tile. */
 static unsigned list_rows(const struct tdm_vk_model *m, uint32_t ret[ROWS_MAX])
 {
-        static const uint32_t firsts[] = { 1, 2, 3, 5, 9, 17, 33, 65, 129, 257 };
+        static const uint32_t firsts[] = { 1, 2, 3, 5, 9, 17, 33, 65, 97, 129, 161, 193, 225, 257 };
         unsigned n = 0;
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(firsts); i++)

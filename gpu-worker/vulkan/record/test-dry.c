@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "gpu-worker/vulkan/kernels/kernels-private.h"
 #include "gpu-worker/vulkan/record/record.h"
 #include "gpu-worker/vulkan/tests/dry-device.h"
 #include "gpu-worker/vulkan/tests/random-model.h"
@@ -163,6 +164,73 @@ static void part_without_kernel_fails_the_load(void **state)
         assert_non_null(strstr(err.message, "the kernel of part 2 of the operation MULTIPLY was not compiled"));
 }
 
+/* need.c asks for the kernels of some numbers of rows. Every other number takes one of those. */
+static void check_all_rows(struct tdm_vk_model *m)
+{
+        for (uint32_t n_rows = 1; n_rows <= m->tile_rows; n_rows++)
+                for (uint32_t i = 0; i < m->program->n_ops; i++) {
+                        const struct tdm_vk_op *op = &m->program->ops[i];
+                        const struct tdm_vk_class class = { .n_rows = n_rows };
+
+                        if (op->rows != TDM_VK_ROWS_TILE || op->kind == TDM_VK_OP_ATTEND)
+                                continue;
+                        for (unsigned part = 0; part < TDM_VK_N_PARTS; part++) {
+                                const struct tdm_vk_pipeline *p =
+                                        tdm_vk_op_kernel_if_any(m, op, part, &class, NULL, NULL);
+
+                                if (p && !p->pipeline)
+                                        fail_msg("%u rows, part %u of %s: not compiled at load", n_rows, part,
+                                                 tdm_vk_op_name(op->kind));
+                        }
+                }
+}
+
+static void all_rows_have_kernels(void **state)
+{
+        struct tdm_error err = { 0 };
+
+        (void)state;
+        set_switches("", "on", "on", "on");
+        on_loaded = check_all_rows;
+        assert_int_equal(load_model("tiny-128", TDM_TYPE_Q4_K, TDM_TYPE_Q6_K, &err), 0);
+        assert_int_equal(load_model("tiny-256", TDM_TYPE_BF16, TDM_TYPE_F16, &err), 0);
+        on_loaded = NULL;
+}
+
+/* The rows of a step decide: a matrix with few panels and a long K keeps all of a GPU at work where workgroups share K,
+ * up to 256 rows; a prompt has workgroups enough. Sizes of a 27B. */
+static void kernels_follow_rows(void **state)
+{
+        static const struct {
+                uint32_t panels, cols, n_rows;
+                enum tdm_vk_shader shader;
+        } cases[] = {
+                { 336, 21504, 32, TDM_VK_MATMUL_F16 },       { 336, 21504, 33, TDM_VK_MATMUL_F16 },
+                { 336, 21504, 64, TDM_VK_MATMUL_F16 },       { 336, 21504, 128, TDM_VK_MATMUL_F16 },
+                { 336, 21504, 257, TDM_VK_MATMUL_F16_WIDE }, { 336, 21504, 512, TDM_VK_MATMUL_F16_WIDE },
+                { 512, 5376, 64, TDM_VK_MATMUL_F16 },        { 512, 5376, 128, TDM_VK_MATMUL_F16_WIDE },
+                { 336, 4096, 64, TDM_VK_MATMUL_F16 },        { 336, 4096, 256, TDM_VK_MATMUL_F16_WIDE },
+                { 16384, 5376, 64, TDM_VK_MATMUL_F16_WIDE },
+        };
+        static struct tdm_vk_device device;
+
+        (void)state;
+        device.properties.limits.maxComputeWorkGroupInvocations = 1024;
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
+                const struct tdm_vk_matrix a = { .type = TDM_TYPE_Q4_K | TDM_VK_FRAGMENTS,
+                                                 .act = TDM_VK_ACT_F16,
+                                                 .rows = cases[i].panels * TDM_PANEL_ROWS,
+                                                 .cols = cases[i].cols,
+                                                 .n_panels = cases[i].panels };
+                struct tdm_vk_kernel kernels[TDM_VK_CANDIDATES];
+                unsigned n = tdm_vk_f16_kernels(&device, &a, cases[i].panels, cases[i].n_rows, 0, kernels);
+
+                if (n == 0 || kernels[n - 1].shader != cases[i].shader)
+                        fail_msg("%u panels of %u columns, %u rows: another kernel", cases[i].panels, cases[i].cols,
+                                 cases[i].n_rows);
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -170,6 +238,8 @@ int main(void)
                 cmocka_unit_test(planted_op_fails_the_load),
                 cmocka_unit_test(op_without_kernel_fails_the_load),
                 cmocka_unit_test(part_without_kernel_fails_the_load),
+                cmocka_unit_test(all_rows_have_kernels),
+                cmocka_unit_test(kernels_follow_rows),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
