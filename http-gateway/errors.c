@@ -76,7 +76,7 @@ int failure_from_tandem(struct failure *f, const struct tandem_error *err, const
 
         if (err->code == TANDEM_E_NO_MODEL && !of_draft)
                 return failure_set(f, 404, "model_not_found", "model",
-                                   "the model '%.200s' does not exist; GET /v1/models lists those that do",
+                                   "the model '%.200s' does not exist; GET /v1/models or /api/tags lists those that do",
                                    model ? model : "");
         failure_set(f, 500, "internal", of_draft ? "draft" : NULL, "%s", err->message);
         for (size_t i = 0; i < TDM_ARRAY_SIZE(table); i++)

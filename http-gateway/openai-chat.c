@@ -58,7 +58,7 @@ double openai_logprob(float logprob)
 
 void openai_take_sampling(struct generation_request *r)
 {
-        double penalty = json_get_number(r->json, "repetition_penalty", 1);
+        double penalty = json_get_number(r->json, "repetition_penalty", json_get_number(r->json, "repeat_penalty", 1));
 
         r->options.temperature = 1;
         r->options.top_p = 1;
@@ -67,6 +67,16 @@ void openai_take_sampling(struct generation_request *r)
         r->options.repeat_penalty = (float)penalty;
         request_take_sampling(r, r->json);
         r->n = (unsigned)json_get_integer(r->json, "n", 1);
+}
+
+int openai_take_limit(struct generation_request *r, const char *name, struct failure *f)
+{
+        json_int_t limit = json_get_integer(r->json, name, r->options.max_tokens);
+
+        if (json_get(r->json, name) && limit == 0)
+                return failure_set(f, 400, "invalid_value", name, "'%s' has to be 1 or more, or -1: no limit", name);
+        r->options.max_tokens = (uint32_t)TDM_MAX(limit, (json_int_t)0);
+        return 0;
 }
 
 /* ---- chunks ---- */
@@ -267,9 +277,9 @@ static int take_chat_request(struct generation_request *r, struct failure *f)
         r->options.top_logprobs = (uint32_t)json_get_integer(r->json, "top_logprobs", 0);
         if (r->options.top_logprobs > 0 && !r->with_logprobs)
                 return failure_set(f, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs': true");
-        r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_completion_tokens",
-                                                           json_get_integer(r->json, "max_tokens", 0));
-        return 0;
+        r->options.max_tokens = 0;
+        return openai_take_limit(r, "max_tokens", f) != 0 ? f->status :
+                                                            openai_take_limit(r, "max_completion_tokens", f);
 }
 
 static void start_chat(struct exchange *x, struct generation_request *r)

@@ -263,8 +263,8 @@ static int take_completion(struct generation_request *r, struct failure *f)
                         return failure_set(f, 400, "unsupported_parameter", "echo",
                                            "'echo' repeats texts alone: not ids, and not with 'logprobs'");
         r->options.top_logprobs = (uint32_t)json_get_integer(r->json, "logprobs", 0);
-        r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_tokens", DEFAULT_MAX_TOKENS);
-        return 0;
+        r->options.max_tokens = DEFAULT_MAX_TOKENS;
+        return openai_take_limit(r, "max_tokens", f);
 }
 
 static void start_completion(struct exchange *x, struct generation_request *r)

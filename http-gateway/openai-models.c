@@ -3,8 +3,9 @@
 
 static json_t *model_json(const struct tandem_model *m)
 {
-        json_t *json = json_pack("{s:s, s:s, s:i, s:s, s:s, s:b}", "id", m->name, "object", "model", "created", 0,
-                                 "owned_by", "tandem", "state", m->state, "default", m->is_default);
+        json_t *json =
+                json_pack("{s:s, s:s, s:I, s:s, s:s, s:b}", "id", m->name, "object", "model", "created",
+                          (json_int_t)m->modified_s, "owned_by", "tandem", "state", m->state, "default", m->is_default);
 
         if (json && m->context > 0) {
                 json_object_set_new(json, "max_model_len", json_integer(m->context));

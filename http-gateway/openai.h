@@ -26,6 +26,8 @@ void openai_stream_error(struct exchange *x, const struct failure *f);
 void openai_ping(struct exchange *x);
 /* Sampling as OpenAI documents it: temperature 1, nothing cut off. */
 void openai_take_sampling(struct generation_request *r);
+/* options.max_tokens, where the parameter is given; -1 is no limit, as other servers have it. 0, or a failure. */
+int openai_take_limit(struct generation_request *r, const char *name, struct failure *f);
 double openai_logprob(float logprob);
 
 #endif

@@ -10,6 +10,7 @@
                 HONOURED("top_k", PARAM_INTEGER, -1, MAX_TOKENS, "an extension; 0, off; -1: off"),                     \
                 HONOURED("min_p", PARAM_NUMBER, 0, 1, "an extension; 0, off"),                                         \
                 HONOURED("repetition_penalty", PARAM_NUMBER, 0, 10, "an extension; 1, off"),                           \
+                HONOURED("repeat_penalty", PARAM_NUMBER, 0, 10, "llama-server's name of repetition_penalty"),          \
                 HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "random; choice i of n uses seed + i"),           \
                 HONOURED("stop", PARAM_ANY, 0, 0, "a text, or up to 16"),                                              \
                 HONOURED("n", PARAM_INTEGER, 1, 16, "each choice is a job of its own"),                                \
@@ -29,8 +30,8 @@ static const struct param chat_rows[] = {
         OPENAI_COMMON,
         HONOURED("continue_final_message", PARAM_BOOL, 0, 0, "an extension; as the last message has it"),
         HONOURED("add_generation_prompt", PARAM_BOOL, 0, 0, "an extension; false: only where one goes on"),
-        HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "until the model ends"),
-        HONOURED("max_completion_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "goes before max_tokens"),
+        HONOURED("max_tokens", PARAM_INTEGER, -1, MAX_TOKENS, "-1: until the model ends; 0 is refused"),
+        HONOURED("max_completion_tokens", PARAM_INTEGER, -1, MAX_TOKENS, "goes before max_tokens"),
         HONOURED("logprobs", PARAM_BOOL, 0, 0, "of the chosen tokens"),
         HONOURED("top_logprobs", PARAM_INTEGER, 0, 20, "0; beside logprobs: alternatives of each token"),
         HONOURED("tools", PARAM_ARRAY, 0, 0, "functions; not with a format, a grammar or a regex"),
@@ -53,7 +54,7 @@ TABLE(params_chat, "POST /v1/chat/completions", "", chat_rows);
 static const struct param completion_rows[] = {
         HONOURED("prompt", PARAM_ANY, 0, 0, "required: a text, ids, or up to 16 of either"),
         OPENAI_COMMON,
-        HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "16"),
+        HONOURED("max_tokens", PARAM_INTEGER, -1, MAX_TOKENS, "16; -1: until the model ends; 0 is refused"),
         HONOURED("logprobs", PARAM_INTEGER, 0, 20, "of the chosen tokens, and this number of alternatives"),
         HONOURED("echo", PARAM_BOOL, 0, 0, "the prompt in front; a text, without logprobs"),
         REFUSED("suffix", NEUTRAL_EMPTY, "text is only continued, not filled in"),

@@ -122,6 +122,35 @@ static const char *const meaningful[] = {
         "xtc_probability",
 };
 
+/* Numbers that ask for nothing. `recommended`: what a model's file may recommend, so that off asks for something. */
+static const struct {
+        const char *name;
+        unsigned neutral;
+        bool recommended;
+} off[] = {
+        { "beam_width", NEUTRAL_ONE, false },
+        { "best_of", NEUTRAL_ONE, false },
+        { "dry_multiplier", NEUTRAL_ZERO, false },
+        { "dynatemp_range", NEUTRAL_ZERO, false },
+        { "frequency_penalty", NEUTRAL_ZERO, false },
+        { "length_penalty", NEUTRAL_ONE, false },
+        { "min_p", NEUTRAL_ZERO, true },
+        { "min_tokens", NEUTRAL_ZERO, false },
+        { "mirostat", NEUTRAL_ZERO, false },
+        { "n", NEUTRAL_ONE, false },
+        { "n_probs", NEUTRAL_ZERO, false },
+        { "num_beams", NEUTRAL_ONE, false },
+        { "presence_penalty", NEUTRAL_ZERO, false },
+        { "repeat_penalty", NEUTRAL_ONE, true },
+        { "repetition_penalty", NEUTRAL_ONE, true },
+        { "top_a", NEUTRAL_ZERO, false },
+        { "top_k", NEUTRAL_ZERO, true },
+        { "top_logprobs", NEUTRAL_ZERO, false },
+        { "top_n_sigma", NEUTRAL_ZERO, false },
+        { "typical_p", NEUTRAL_ONE, false },
+        { "xtc_probability", NEUTRAL_ZERO, false },
+};
+
 /* What other servers take at the top of a body to switch thinking. `false` and 0 are another answer, too. */
 static const char *const switches[] = {
         "chat_template_kwargs",   "enable_thinking", "reasoning", "reasoning_budget",
@@ -258,6 +287,18 @@ static const struct param *find_param(const struct param_table *table, const cha
         return NULL;
 }
 
+/* Whether `value` asks for nothing of what no table knows. What is recommended is off where it stands at the top of a
+ * body (request_take_sampling()), and that is not read where an API has its sampling among `options`. */
+static bool is_off(const struct param_table *table, const char *key, const json_t *value)
+{
+        struct param p = { .neutral = NEUTRAL_FALSE | NEUTRAL_EMPTY };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(off); i++)
+                if (strcmp(off[i].name, key) == 0 && !(off[i].recommended && find_param(table, "options")))
+                        p.neutral |= off[i].neutral;
+        return is_neutral(&p, value);
+}
+
 /* {}, or an object in which all is null, asks for nothing. */
 static int check_switch(const struct param_table *table, const char *key, const json_t *value, struct failure *f)
 {
@@ -291,7 +332,6 @@ static void write_path(char to[PATH_BYTES], const char *in_front, const char *na
 static int check_unknown(const struct param_table *table, const char *in_front, const char *key, const json_t *value,
                          struct params_warnings *warnings, struct failure *f)
 {
-        static const struct param nothing = { .neutral = NEUTRAL_FALSE | NEUTRAL_EMPTY };
         char names[500] = "", path[PATH_BYTES];
 
         if (json_is_null(value))
@@ -303,7 +343,7 @@ static int check_unknown(const struct param_table *table, const char *in_front, 
                                    names);
         }
         for (size_t i = 0; i < TDM_ARRAY_SIZE(meaningful); i++)
-                if (strcmp(meaningful[i], key) == 0 && !is_neutral(&nothing, value))
+                if (strcmp(meaningful[i], key) == 0 && !is_off(table, key, value))
                         return failure_set(f, 400, "unsupported_parameter", key,
                                            "'%.90s' cannot be taken: %s has nothing like it, and the answer would be "
                                            "another one without it",

@@ -49,21 +49,32 @@ void fail_no_model(struct exchange *x, const char *name)
 
 /* ---- /health ---- */
 
-static void answer_health(struct exchange *x, struct ask *ask)
+/* Balancers look at the status alone: whatever is wrong, it is 503. */
+static void on_health(struct ask *ask, void *userdata)
 {
+        struct exchange *x = userdata;
         struct failure f = { 0 };
 
-        if (ask->status->draining) {
-                failure_set(&f, 503, "draining", NULL, "the daemon is shutting down");
-                exchange_fail(x, &f);
+        x->ask = NULL;
+        if (ask->code == TANDEM_OK && !ask->status->draining) {
+                exchange_answer_json(x, 200, json_pack("{s:s}", "status", "ok"));
                 return;
         }
-        exchange_answer_json(x, 200, json_pack("{s:s}", "status", "ok"));
+        if (ask->code == TANDEM_OK)
+                failure_set(&f, 503, "draining", NULL, "the daemon is shutting down");
+        else
+                failure_from_tandem(&f, &ask->error, NULL);
+        f.status = 503;
+        exchange_fail(x, &f);
 }
 
 void question_health(struct exchange *x)
 {
-        exchange_ask(x, ASK_STATUS, NULL, NULL, 0, 0, answer_health);
+        struct failure f = { 0 };
+
+        if (backend_ask(x->server->backend, x->owner, x->label, ASK_STATUS, NULL, NULL, 0, 0, on_health, x, &x->ask,
+                        &f) != 0)
+                exchange_fail(x, &f);
 }
 
 /* ---- /metrics ---- */

@@ -34,6 +34,8 @@ def lists():
     with Daemon(models=[TALE, SPROUT], placement=None) as d, Gateway(d) as g:
         equal(g.get("/health"), {"status": "ok"}, "health")
         models = g.get("/v1/models")
+        equal([m["created"] for m in models["data"]][:2], [int(os.stat(p).st_mtime) for p in (TALE, SPROUT)],
+              "when the files were changed")
         # Behind those that were named come others of the tree's folder.
         equal((models["object"], [m["id"] for m in models["data"]][:2]), ("list", ["tale", "sprout"]), "models")
         equal(g.get("/v1/models/tale")["object"], "model", "one model")
@@ -570,12 +572,24 @@ def a_worker_is_killed():
         check(d.worker_pid("gpu") != pid, "the worker had been lost")
 
 
+def asked_of_a_silent_daemon():
+    """The status of /health where the daemon does not answer, which takes ten seconds: in a list, later."""
+    status = []
+
+    def ask():
+        with FakeDaemon([]) as fake, Gateway(fake) as g:
+            status.append(g.request("GET", "/health")[0])
+    threading.Thread(target=ask).start()
+    return status
+
+
 @test
 def signs_of_life():
     """While nothing is generated, a stream says once a second that the server is there, in each API's own way; Ollama's
     says nothing. Both workers stand still here."""
     with Daemon(placement=None, hang_ms=20000) as d, Gateway(d) as g:
         d.wait_ready()
+        health = asked_of_a_silent_daemon()
         for path, body, sign in (("/v1/completions", {"prompt": PROMPT}, b": wait\n\n"),
                                  ("/v1/responses", {"input": PROMPT}, b": wait\n\n"),
                                  ("/v1/messages", {"messages": HI, "max_tokens": 20}, b"event: ping\n"),
@@ -608,6 +622,7 @@ def signs_of_life():
             finally:
                 for pid in pids:
                     send_signal(pid, signal.SIGCONT)
+        equal(wait_for(lambda: health, "an answer of the other gateway", 20), [503], "health without an answer")
 
 
 @test

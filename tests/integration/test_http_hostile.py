@@ -184,7 +184,7 @@ def bodies():
         check("deeper" in refused(b"{\"a\":" + b"[" * 65 + b"]" * 65 + b"}", "depth"), "says so")
         check("values" in refused(b"{\"a\":[" + b"1," * 300001 + b"1]}", "values"), "says so")
         for key, value in (
-                ("seed", "1e30"), ("seed", "\"x\""), ("max_tokens", "-1"), ("max_tokens", "0"), ("max_tokens", "1.5"),
+                ("seed", "1e30"), ("seed", "\"x\""), ("max_tokens", "-2"), ("max_tokens", "0"), ("max_tokens", "1.5"),
                 ("max_tokens", "4294967297"), ("max_tokens", "9223372036854775807"), ("n", "1000000"),
                 ("temperature", "-1"), ("temperature", "1e300"), ("top_p", "2"), ("stream", "1"), ("model", "[]")):
             refused(BODY[:-1] + f",\"{key}\":{value}}}".encode() if f'"{key}"'.encode() not in BODY else

@@ -8,6 +8,11 @@ from http_test import *  # noqa: E402,F403
 
 HI = [{"role": "user", "content": "Tell me of a king"}]
 GREEDY = {"model": "tale", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
+# Numbers that ask for nothing, of what some servers have. None of these is honoured by every API here.
+OFF = {"best_of": 1, "dry_multiplier": 0, "dynatemp_range": 0, "frequency_penalty": 0, "length_penalty": 1.0,
+       "min_tokens": 0, "mirostat": 0, "n": 1, "n_probs": 0, "num_beams": 1, "presence_penalty": 0.0,
+       "repeat_penalty": 1.0, "repetition_penalty": 1, "top_a": 0, "top_logprobs": 0, "typical_p": 1,
+       "xtc_probability": 0}
 
 
 def signature(text):
@@ -156,6 +161,13 @@ def parameters():
             else:
                 ask(title, "no_such_parameter", 1, 200, True)
                 ask(title, "guided_json", {"type": "object"}, 400)  # another server's, and another answer without it
+                known = [row[0] for row in rows]
+                for name, value in OFF.items():
+                    # Ollama's own default is not off, and a model's file may recommend another one.
+                    loses = "options" in known and name in ("repeat_penalty", "repetition_penalty")
+                    if name not in known:
+                        ask(title, name, value, 400 if loses else 200)
+                        ask(title, name, 0.5, 400)
             for name, kind, accepted, _ in rows:
                 if kind == "harmless" and accepted == "anything":
                     for value in ({"a": [1]}, "x", 5, None):
@@ -174,6 +186,32 @@ def parameters():
                     ask(title, name, "nonsense", 400)
                     if accepted[0].isdigit() and " to " in accepted:
                         ask(title, name, float(accepted.split(" to ")[1]) + 1, 400)
+
+
+@test
+def other_servers_words():
+    """repeat_penalty is repetition_penalty on OpenAI's paths, and max_tokens -1 is no limit."""
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        def text(**more):
+            return g.post("/v1/completions", dict(GREEDY, **more))["choices"][0]["text"]
+        plain, penalised = text(max_tokens=60), text(max_tokens=60, repetition_penalty=1.5)
+        check(plain != penalised, "a penalty changes the text", plain)
+        equal(text(max_tokens=60, repeat_penalty=1.5), penalised, "its other name")
+        equal(text(max_tokens=60, repeat_penalty=1.0), plain, "off")
+        equal(text(max_tokens=60, repeat_penalty=1.0, repetition_penalty=1.5), penalised, "both")
+        end = plain[-12:]
+        check(end not in plain[:-12], "this model's text", plain)
+        choice = g.post("/v1/completions", dict(GREEDY, max_tokens=-1, stop=end))["choices"][0]
+        equal((choice["text"], choice["finish_reason"]), (plain[:-12], "stop"), "more than the 16 of the default")
+        for name in ("max_tokens", "max_completion_tokens"):
+            body = {"model": "tale", "messages": HI, "temperature": 0, "stop": "."}
+            equal(g.post("/v1/chat/completions", dict(body, **{name: -1}))["choices"],
+                  g.post("/v1/chat/completions", body)["choices"], f"{name} -1")
+            for value in (0, -2):
+                error = g.post("/v1/chat/completions", dict(body, **{name: value}), 400)["error"]
+                equal((error["code"], error["param"]), ("invalid_value", name), f"{name} {value}")
+        equal(g.post("/v1/chat/completions", dict(body, max_tokens=5, max_completion_tokens=-1))["choices"],
+              g.post("/v1/chat/completions", body)["choices"], "-1 goes before max_tokens, too")
 
 
 main()
