@@ -42,6 +42,7 @@ PRE = {
     "llama-bpe": [CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + TAIL],
     "smaug-bpe": [CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + TAIL],
     "qwen2": [CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + TAIL],
+    "seed-coder": [CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+" + TAIL],
     "qwen35": [CONTRACTION + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + TAIL],
     "gpt-4o": [rf"[^\r\n\p{{L}}\p{{N}}]?{CAPITALS}*{SMALL}+{CONTRACTION}?"
                rf"|[^\r\n\p{{L}}\p{{N}}]?{CAPITALS}+{SMALL}*{CONTRACTION}?"
@@ -56,6 +57,10 @@ PRE = {
                     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
                     r"| ?[\p{P}\p{S}]+[\r\n]*" + TAIL],
 }
+# The same expressions under other names.
+for alias, name in (("olmo", "gpt-2"), ("exaone4", "gpt-2"), ("dbrx", "llama-bpe"), ("glm4", "llama-bpe"),
+                    ("chatglm-bpe", "llama-bpe"), ("hunyuan-dense", "deepseek-v3")):
+    PRE[alias] = PRE[name]
 TEXTS = [
     "", " ", "  ", "   a", "Hello world", "  Hello   world  ", "Hello\nworld", "\n\n\n \n x", "a\r\nb\rc\nd",
     "\ta\t\tb", " \t \n \r\n x", "x   \n   y", "trailing   ", "trailing \n", "\u00a0x\u00a0\u00a0y", "\u3000全角\u3000",

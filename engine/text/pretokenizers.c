@@ -77,6 +77,15 @@ static const struct tdm_pattern_stage qwen2 = { {
         TAIL,
 } };
 
+/* qwen2's, but that line ends do not belong to the signs before them. */
+static const struct tdm_pattern_stage seed_coder = { {
+        ALTERNATIVE(CONTRACTION_ANY_CASE(1)),
+        ALTERNATIVE(OPTIONAL(NOT(LINE_END | L | N)), SOME(L)),
+        ALTERNATIVE(ONE(N)),
+        ALTERNATIVE(OPTIONAL(SPACE), SOME(NOT(WHITE | L | N))),
+        TAIL,
+} };
+
 /* With CAPITALS and SMALL:
  * [^\r\n\p{L}\p{N}]?CAPITALS*SMALL+(?i:'s|'t|'re|'ve|'m|'ll|'d)?
  * |[^\r\n\p{L}\p{N}]?CAPITALS+SMALL*(?i:'s|'t|'re|'ve|'m|'ll|'d)?
@@ -219,13 +228,14 @@ static const struct tdm_pattern_stage deepseek3 = { {
 } };
 
 static const struct tdm_pretokenizer pretokenizers[] = {
-        { NAMES("gpt-2"), .stages = { &gpt2 } },
+        { NAMES("gpt-2", "olmo", "exaone4"), .stages = { &gpt2 } },
         { NAMES("default"), .properties = default_properties,
           .stages = { &default_symbols, &gpt2, &default_numbers, &default_digits } },
         { NAMES("smollm", "starcoder", "refact"), .stages = { &digit, &gpt2 } },
         { NAMES("llama-bpe", "llama3", "llama-v3"), .whole_words = true, .add_bos = true, .stages = { &llama3 } },
-        { NAMES("smaug-bpe"), .stages = { &llama3 } },
+        { NAMES("smaug-bpe", "dbrx", "glm4", "chatglm-bpe"), .stages = { &llama3 } },
         { NAMES("qwen2", "deepseek-r1-qwen"), .nfc = true, .stages = { &qwen2 } },
+        { NAMES("seed-coder"), .stages = { &seed_coder } },
         { NAMES("qwen35"), .nfc = true, .stages = { &qwen35 } },
         { NAMES("gpt-4o"), .stages = { &gpt4o } },
         { NAMES("tekken"), .whole_words = true, .add_bos = true, .stages = { &tekken } },
@@ -233,7 +243,8 @@ static const struct tdm_pretokenizer pretokenizers[] = {
           .stages = { &line_end, &listed_letters, &listed_signs, &last_white, &east, &digit } },
         { NAMES("deepseek-coder"), .properties = deepseek_properties,
           .stages = { &line_end, &letters, &signs, &east, &digit } },
-        { NAMES("deepseek-v3"), .properties = deepseek_properties, .stages = { &three_digits, &kanji, &deepseek3 } },
+        { NAMES("deepseek-v3", "hunyuan-dense"), .properties = deepseek_properties,
+          .stages = { &three_digits, &kanji, &deepseek3 } },
 };
 
 const struct tdm_pretokenizer *tdm_pretokenizer_at(size_t i)
