@@ -549,6 +549,13 @@ class Others(unittest.TestCase):
         for result in got["results"]:
             self.assertGreater(result["prefill_tps"], 0)
             self.assertGreater(result["ttft_ms"], 0)
+            for name in ("ttft", "gap"):
+                figures = [result[f"{name}_p{p}_ms"] for p in (50, 95, 99)]
+                self.assertEqual(figures, sorted(figures))
+            self.assertLessEqual(result["ttft_p99_ms"], result["ttft_max_ms"] + 0.1)
+            # a rate of all together, or why not
+            self.assertEqual("decode_tps_missing" in result, result["decode_tps"] is None)
+            self.assertGreater(result["generated_tps"], 0)
         requests = [r for r in support.fake.fresh() if r.get("request") == "generate"][-5:]
         prompts = [tuple(r["prompt_ids"]) for r in requests]
         self.assertEqual([len(p) for p in prompts], [16] * 5)
@@ -561,6 +568,9 @@ class Others(unittest.TestCase):
         r = tandem("bench", "-m", "busy", "-b", "2")
         self.assertEqual(r.returncode, 1)
         self.assertIn(b"tandem: busy", r.stderr)
+        single = json.loads(tandem("bench", "-p", "16", "-n", "1", "-b", "1", "--json").stdout)["results"][0]
+        self.assertEqual((single["decode_tps"], single["gap_p50_ms"]), (None, None))
+        self.assertIn("more (-n)", single["decode_tps_missing"])
 
 
 if __name__ == "__main__":

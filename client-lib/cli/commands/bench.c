@@ -3,7 +3,8 @@
  * For each batch size b, b jobs start together, each with a prompt of its own: BOS, then ids drawn from a sample text's
  * tokens with a fixed generator, so that every run and every machine reads the same prompts and no prefix is shared.
  * Prefill is what happens until every job has its first token; decode is what comes after that, until the first job has
- * its last: while all of them generate. */
+ * its last: while all of them generate. Where that never happens there is no such rate, and a reason stands in its
+ * place; what is generated in all, per second, can always be said. */
 #include "client-lib/cli/cli.h"
 
 #include <inttypes.h>
@@ -35,8 +36,12 @@ struct bench_job {
         uint32_t n_tokens, n_together;
 };
 
+#define GAPS_MAX (4u << 20) /* that percentiles are made of: the first ones */
+
 struct bench_run {
         struct run_progress progress;
+        float *gaps; /* [gaps_max]: milliseconds between a job's tokens */
+        size_t n_gaps, gaps_max;
         unsigned n_jobs, n_started; /* jobs that have their first token */
         uint32_t n_tokens;          /* of each */
         bool one_ended;
@@ -46,9 +51,30 @@ struct bench_run {
 
 struct bench_result {
         uint32_t batch;
-        double ttft_ms, ttft_max_ms, prefill_tps, decode_tps_stream, decode_tps, wall_ms;
+        double ttft_ms, ttft_max_ms, prefill_tps, decode_tps_stream, decode_tps, generated_tps, wall_ms;
+        double ttft_percentiles[3], gap_percentiles[3]; /* of percentiles[] */
         uint32_t recoveries;
 };
+
+static const double percentiles[] = { 0.50, 0.95, 0.99 };
+static const char *const ttft_names[] = { "ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms" }, *const gap_names[] = {
+        "gap_p50_ms", "gap_p95_ms", "gap_p99_ms"
+};
+
+static int compare_ms(const void *a, const void *b)
+{
+        float x = *(const float *)a, y = *(const float *)b;
+
+        return (x > y) - (x < y);
+}
+
+/* Sorts them. NAN: there are none. */
+static void find_percentiles(float *ms, size_t n, double ret[3])
+{
+        qsort(ms, n, sizeof(*ms), compare_ms);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(percentiles); i++)
+                ret[i] = n > 0 ? (double)ms[(size_t)(percentiles[i] * (double)(n - 1) + 0.5)] : NAN;
+}
 
 static void on_bench_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
 {
@@ -57,6 +83,8 @@ static void on_bench_token(struct tandem_job *job, const struct tandem_token *to
         uint64_t now = tdm_now_ns();
 
         progress_clear();
+        if (b->n_tokens > 0 && run->n_gaps < run->gaps_max)
+                run->gaps[run->n_gaps++] = (float)((double)(now - b->last_token_ns) / 1e6);
         if (b->n_tokens++ == 0) {
                 b->first_token_ns = now;
                 if (++run->n_started == run->n_jobs)
@@ -110,6 +138,18 @@ static double rate_together(const struct bench_run *run)
         return sum;
 }
 
+/* Of what all jobs generated, from the first of them to the last. */
+static double rate_of_all(const struct bench_run *run)
+{
+        uint64_t first_ns = run->last_ns, n = 0;
+
+        for (unsigned i = 0; i < run->n_jobs; i++) {
+                first_ns = TDM_MIN(first_ns, run->jobs[i].first_token_ns);
+                n += run->jobs[i].n_tokens;
+        }
+        return n > 1 ? per_second((double)(n - 1), run->last_ns - first_ns) : NAN;
+}
+
 /* Starts the jobs of one batch size and waits; EXIT_OK or the program's exit status. */
 static int run_batch(struct tandem *tandem, const struct bench_options *given, const uint32_t *vocabulary,
                      size_t n_vocabulary, uint32_t n_prompt, uint32_t n_tokens, uint32_t batch,
@@ -118,9 +158,16 @@ static int run_batch(struct tandem *tandem, const struct bench_options *given, c
         _cleanup_(freep) struct bench_job *jobs = calloc(batch, sizeof(*jobs));
         _cleanup_(freep) struct tandem_job **handles = calloc(batch, sizeof(*handles));
         _cleanup_(freep) uint32_t *prompt = calloc(n_prompt, sizeof(*prompt));
+        size_t gaps_max = (size_t)TDM_MIN((uint64_t)batch * n_tokens, (uint64_t)GAPS_MAX);
+        _cleanup_(freep) float *gaps = calloc(gaps_max, sizeof(*gaps)), *firsts = calloc(batch, sizeof(*firsts));
         /* from the clock: what an earlier run left in the daemon's prefix cache would count as read */
         static uint64_t serial;
-        struct bench_run run = { .progress.model = given->model, .n_jobs = batch, .n_tokens = n_tokens, .jobs = jobs };
+        struct bench_run run = { .progress.model = given->model,
+                                 .n_jobs = batch,
+                                 .n_tokens = n_tokens,
+                                 .jobs = jobs,
+                                 .gaps = gaps,
+                                 .gaps_max = gaps_max };
         struct tandem_generate_options options = given->job.options;
         struct tandem_callbacks callbacks;
         struct tandem_error err;
@@ -130,7 +177,7 @@ static int run_batch(struct tandem *tandem, const struct bench_options *given, c
         unsigned n_streams = 0;
         int status = EXIT_OK;
 
-        if (!jobs || !handles || !prompt)
+        if (!jobs || !handles || !prompt || !gaps || !firsts)
                 return complain("no memory for %" PRIu32 " jobs", batch);
         tandem_callbacks_init(&callbacks);
         callbacks.on_token = on_bench_token;
@@ -177,6 +224,7 @@ static int run_batch(struct tandem *tandem, const struct bench_options *given, c
                         status = complain("job %" PRIu64 " of the benchmark generated nothing", result->job);
                 if (status != EXIT_OK)
                         break;
+                firsts[b] = (float)ttft_ms;
                 ret->ttft_ms += ttft_ms / batch;
                 ret->ttft_max_ms = TDM_MAX(ret->ttft_max_ms, ttft_ms);
                 ret->recoveries += result->recoveries;
@@ -189,6 +237,9 @@ static int run_batch(struct tandem *tandem, const struct bench_options *given, c
                 ret->prefill_tps = per_second((double)batch * n_prompt, run.all_started_ns - start_ns);
                 ret->decode_tps_stream = n_streams ? streams / n_streams : NAN;
                 ret->decode_tps = rate_together(&run);
+                ret->generated_tps = rate_of_all(&run);
+                find_percentiles(firsts, batch, ret->ttft_percentiles);
+                find_percentiles(gaps, run.n_gaps, ret->gap_percentiles);
                 ret->wall_ms = (double)(run.last_ns - start_ns) / 1e6;
         }
         for (uint32_t b = 0; b < batch; b++)
@@ -196,9 +247,25 @@ static int run_batch(struct tandem *tandem, const struct bench_options *given, c
         return status;
 }
 
+/* Why there is no rate of all jobs together; false: there is one. */
+static bool lacks_together(const struct bench_options *given, const struct bench_result *r, char *ret, size_t size)
+{
+        if (!isnan(r->decode_tps))
+                return false;
+        if (given->n_tokens < 2)
+                snprintf(ret, size, "one token each has no rate of generation: ask for more (-n)");
+        else
+                snprintf(ret, size,
+                         "of %" PRIu32 " jobs the first had ended before all generated: their rate together needs more "
+                         "tokens each (-n), and a daemon that runs as many at once (max-sequences)",
+                         r->batch);
+        return true;
+}
+
 static void print_results(const struct bench_options *given, const struct bench_result *results)
 {
         struct buf b = { 0 };
+        char why[240];
 
         buf_puts(&b, "{");
         json_field_string(&b, "model", given->model ? given->model : "");
@@ -212,8 +279,15 @@ static void print_results(const struct bench_options *given, const struct bench_
                 json_field_number(&b, "prefill_tps", results[i].prefill_tps);
                 json_field_number(&b, "decode_tps_stream", results[i].decode_tps_stream);
                 json_field_number(&b, "decode_tps", results[i].decode_tps);
+                if (lacks_together(given, &results[i], why, sizeof(why)))
+                        json_field_string(&b, "decode_tps_missing", why);
+                json_field_number(&b, "generated_tps", results[i].generated_tps);
                 json_field_number(&b, "ttft_ms", results[i].ttft_ms);
                 json_field_number(&b, "ttft_max_ms", results[i].ttft_max_ms);
+                for (size_t k = 0; k < TDM_ARRAY_SIZE(percentiles); k++)
+                        json_field_number(&b, ttft_names[k], results[i].ttft_percentiles[k]);
+                for (size_t k = 0; k < TDM_ARRAY_SIZE(percentiles); k++)
+                        json_field_number(&b, gap_names[k], results[i].gap_percentiles[k]);
                 json_field_number(&b, "wall_ms", results[i].wall_ms);
                 json_field_u64(&b, "recoveries", results[i].recoveries);
                 buf_puts(&b, "}");
@@ -224,8 +298,10 @@ static void print_results(const struct bench_options *given, const struct bench_
         buf_free(&b);
 }
 
-static void print_row(const struct bench_result *r)
+static void print_row(const struct bench_options *given, const struct bench_result *r)
 {
+        char why[240];
+
         char prefill[32], stream[32], total[32];
 
         format_rate(prefill, sizeof(prefill), r->prefill_tps);
@@ -233,7 +309,17 @@ static void print_row(const struct bench_result *r)
         format_rate(total, sizeof(total), r->decode_tps);
         out_printf("%6" PRIu32 " %14s %14s %14s %12.0f %12.0f%s\n", r->batch, prefill, stream, total, r->ttft_ms,
                    r->ttft_max_ms, r->recoveries ? "  (a worker was lost meanwhile)" : "");
+        out_printf("%6s first token p50 %.0f, p95 %.0f, p99 %.0f ms", "", r->ttft_percentiles[0],
+                   r->ttft_percentiles[1], r->ttft_percentiles[2]);
+        if (!isnan(r->gap_percentiles[0])) {
+                format_rate(total, sizeof(total), r->generated_tps);
+                out_printf("; gap p50 %.1f, p95 %.1f, p99 %.1f ms; all that was generated: %s tokens/s",
+                           r->gap_percentiles[0], r->gap_percentiles[1], r->gap_percentiles[2], total);
+        }
+        out_printf("\n");
         out_flush();
+        if (given->n_tokens > 1 && lacks_together(given, r, why, sizeof(why)))
+                complain("%s", why);
 }
 
 static int run_bench(struct cli *cli, int argc, char **argv)
@@ -283,11 +369,7 @@ static int run_bench(struct cli *cli, int argc, char **argv)
                 status = run_batch(tandem, &given, vocabulary, n_vocabulary, given.n_prompt, given.n_tokens,
                                    given.batches.items[i], &results[i]);
                 if (status == EXIT_OK && !given.json)
-                        print_row(&results[i]);
-                if (status == EXIT_OK && !given.json && given.n_tokens > 1 && isnan(results[i].decode_tps))
-                        complain("of %" PRIu32 " jobs the first had ended before all generated: their rate together "
-                                 "needs more tokens each (-n)",
-                                 given.batches.items[i]);
+                        print_row(&given, &results[i]);
         }
         tandem_free(vocabulary);
         if (out_broken())
@@ -336,7 +418,8 @@ const struct command command_bench = {
         .about = "Measures speed through the daemon, like any client. For each batch size, that many jobs "
                  "start together, each with a prompt of its own (no two runs have the same). Prefill lasts "
                  "until every job has its first token. Decode comes after that: the rate of each stream, and "
-                 "of all together while all of them generate. Speculation is off.",
+                 "of all together while all of them generate. Where the first job ends before the last begins, "
+                 "there is no such rate, and it says so. Speculation is off.",
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_BENCH,
         .run = run_bench,
