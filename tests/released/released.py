@@ -17,6 +17,7 @@ import urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "lib"))
 sys.path.insert(0, HERE)
+import corpus  # noqa: E402
 import fetch  # noqa: E402
 from client_packages import python_of  # noqa: E402
 from tandem_test import Skip, check  # noqa: E402
@@ -74,6 +75,12 @@ def maker(released, task, **work):
         os.rename(kept + ".part", kept)
     with open(kept, encoding="utf-8") as f:
         return json.load(f)
+
+
+def sequences(r, d):
+    """Twelve short texts, and a long one that passes every window."""
+    out = [d.tokenize(text, model=r.model)[:64] for text in corpus.pieces(12)]
+    return out + [d.tokenize(corpus.tales()[:9000], model=r.model)[:1200]]
 
 
 class LlamaServer:

@@ -1,7 +1,8 @@
 """Released files (models.json) run here and are held to their makers: tokens, log-probabilities, perplexity, answers,
 and what Tandem promises of any model, on real weights.
 
-    test_released.py [NAME...] [--table]      --table prints what was found as a table of file × check
+    test_released.py [NAME...]
+    test_released.py --table      runs the suites of embeddings and of evaluations too, and prints all files × checks
 
 Skipped by name where a registry does not answer. The variables are told in released.py."""
 import math
@@ -15,15 +16,14 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from tandem_test import *  # noqa: E402,F403
 import corpus  # noqa: E402
 import differential  # noqa: E402
-from released import FILES, GEMMA, SMOLLM, LlamaServer, maker  # noqa: E402
+import figures  # noqa: E402
+from distance import NEAR, Distance, of_sequences, positions, score  # noqa: E402
+from released import FILES, GEMMA, SMOLLM, LlamaServer, maker, sequences  # noqa: E402
 
-NEAR = 0.2  # a gap in log-probability between first and second choice that rounding may close: a near tie
 EXACT = {"TANDEM_PRECISION": "f32"}
-ROWS = {}  # (file, check): figures
 
 
 def row(released, name, text):
-    ROWS[released.name, name] = text
     print(f"FIGURE released {released.name} {name}: {text}", flush=True)
 
 
@@ -68,51 +68,6 @@ def weights(r):
 # ---- numbers
 
 
-def sequences(r, d):
-    """Twelve short texts, and a long one that passes every window."""
-    out = [d.tokenize(text, model=r.model)[:64] for text in corpus.pieces(12)]
-    return out + [d.tokenize(corpus.tales()[:9000], model=r.model)[:1200]]
-
-
-def positions(ids):
-    """Those that are compared: of a long text its end, where its beginning is out of the window."""
-    return range(8, len(ids)) if len(ids) < 200 else range(len(ids) - 100, len(ids))
-
-
-def score(d, r, ids, top=64):
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
-        json.dump(ids, f)
-        f.flush()
-        return d.cli_json("score", "-m", r.model, "--top", str(top), "--ids", f.name, timeout=600)[0]
-
-
-class Distance:
-    """Golden distance: at each position the largest difference in log-probability over the makers' top ten."""
-
-    def __init__(self):
-        self.values, self.clear, self.first = [], 0, 0
-
-    def add(self, want, got):
-        have = dict((int(k), v) for k, v in got)
-        missing = [k for k, _ in want[:10] if k not in have]
-        check(len(missing) < 2, "the makers' top ten within the top 64", want, got)
-        least = min(have.values())
-        self.values.append(max(abs(have.get(k, least) - v) for k, v in want[:10]))
-        if want[0][1] - want[1][1] > NEAR:
-            self.clear += 1
-            self.first += max(have, key=have.get) == want[0][0]
-
-    def mean(self):
-        return sum(self.values) / len(self.values)
-
-    def same(self):
-        return self.first / self.clear
-
-    def __str__(self):
-        return (f"mean {self.mean():.5f}, worst {max(self.values):.5f}, first choice {100 * self.same():.1f}% of "
-                f"{self.clear}")
-
-
 def golden(r):
     """(sequences, the makers' values)."""
     with daemon(r) as d:
@@ -122,14 +77,8 @@ def golden(r):
 
 def distance(r, env, some=slice(None), **more):
     ids, want = golden(r)
-    out, nll = Distance(), 0.0
     with daemon(r, env, **more) as d:
-        for s, w in zip(ids[some], want[some]):
-            got = score(d, r, s)
-            nll = max([nll] + [abs(a - b) for a, b in zip(got["nll"], w["nll"])])
-            for i in positions(s):
-                out.add(w["top"][i], got["top"][i])
-    return out, nll
+        return of_sequences(d, r.model, ids[some], want[some])
 
 
 @of_each
@@ -178,7 +127,7 @@ def perplexity(r):
         ids = d.tokenize(corpus.tales()[20000:34000], model=r.model)
         first = ids[:1] if r is GEMMA else []
         windows = [first + ids[i:i + 512] for i in range(1, 2560, 512)]
-        got = [x for w in windows for x in score(d, r, w, 0)["nll"]]
+        got = [x for w in windows for x in score(d, r.model, w, 0)["nll"]]
     want = [x for s in maker(r, "score", sequences=windows, top=0) for x in s["nll"]]
     equal(len(got), len(want), "positions")
     ours, theirs = (math.exp(sum(x) / len(x)) for x in (got, want))
@@ -360,15 +309,6 @@ def smollm2_135m_tools():
     row(r, "tools", f"6 required calls, all valid; {named} name the city that was asked for")
 
 
-def table():
-    files, checks = [r.name for r in FILES], list(dict.fromkeys(name for _, name in ROWS))
-    print("\n| check | " + " | ".join(files) + " |\n|---" + "|---" * len(files) + "|")
-    for name in checks:
-        print(f"| {name} | " + " | ".join(ROWS.get((f, name), "not run").replace("|", "\\|") for f in files) + " |")
-
-
-try:
-    main()
-finally:
-    if "--table" in sys.argv:
-        table()
+if "--table" in sys.argv:
+    sys.exit(figures.main([a for a in sys.argv[1:] if a != "--table"]))
+main()
