@@ -42,6 +42,9 @@ class Chat(unittest.TestCase):
         r = tandem("chat", "-m", "long", stdin=b"a\nb\n")
         self.assertEqual(r.returncode, 1)
         self.assertIn(b"tandem: too-long: ", r.stderr)
+        self.assertIn(b"The message alone is too long", r.stderr)
+        r = tandem("chat", "-m", "short", stdin=b"a\n" + b"b" * 90 + b"\n")
+        self.assertEqual(r.returncode, 1)
         self.assertIn(b"/reset begins a new one", r.stderr)
         r = tandem("chat", "-m", "die", stdin=b"a\nb\n")
         self.assertEqual(r.returncode, 1)
@@ -66,16 +69,84 @@ class Chat(unittest.TestCase):
             t.until(b"\x1b[?2004l", times=since)
             t.type(keys)
         self.assertEqual(t.finish(), 0)
-        self.assertEqual(t.output.count(b"25 tokens"), 2)
+        self.assertEqual(t.output.count(b"25 tokens, "), 2)
 
     def test_terminal_too_long(self):
         t = Terminal("chat", "-m", "long")
         t.until(b"> ")
         t.type(b"hello\n")
-        t.until(b"/reset begins a new one")
+        t.until(b"The message alone is too long")
         t.until(b"> ")
         t.type(b"/quit\n")
         self.assertEqual(t.finish(), 0)
+
+    def test_context_full(self):
+        """The oldest turns leave where the model answers without them. A message that is too long by itself takes none
+        with it."""
+        t = Terminal("chat", "-m", "short", "--system", "be brief")
+        t.until_prompt()
+        self.ask(t, b"o" * 30 + b"\r")
+        self.ask(t, b"two\r")
+        self.chats()
+        self.ask_in_vain(t, b"x" * 120 + b"\r", b"The message alone is too long")
+        self.assertNotIn(b"forgotten", t.output)
+        self.chats()
+        self.ask(t, b"y" * 30 + b"\r")
+        self.assertIn(b"the oldest turn is forgotten", t.output)
+        got = self.chats()
+        self.assertEqual([m[1] for m in got[0] if m[0] == "user"], ["o" * 30, "two", "y" * 30])
+        self.assertEqual([m[1] for m in got[-1] if m[0] != "assistant"], ["be brief", "two", "y" * 30])
+        t.type(b"/quit\r")
+        self.assertEqual(t.finish(), 0)
+
+    def ask_in_vain(self, t, keys, shown):
+        t.output = b""
+        t.type(keys)
+        t.until(shown)
+        t.until_prompt()
+
+    def test_lost(self):
+        """What had come when the daemon was lost stays, as a person has read it."""
+        path = support.state_home + "/lost.json"
+        t = Terminal("chat", "-m", "die")
+        t.until_prompt()
+        self.ask_in_vain(t, b"hello\r", b"The conversation is kept")
+        self.ask_in_vain(t, b"/save %s\r" % path.encode(), b"Saved.")
+        with open(path) as f:
+            kept = json.load(f)["messages"]
+        self.assertEqual([m["role"] for m in kept], ["user", "assistant"])
+        self.assertTrue(kept[1]["content"], kept)
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
+
+    def test_cut_off(self):
+        t = Terminal("chat", "-m", "slow", "-n", "5")
+        t.until_prompt()
+        self.ask(t, b"hello\r")
+        self.assertIn(b"the answer was cut off at 5 tokens (/set n takes another number)", t.output)
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
+
+    def test_save(self):
+        """A file that is no conversation stays. ~ and quotes are read as a shell does."""
+        home = support.state_home + "/home"
+        os.makedirs(home, exist_ok=True)
+        with open(home + "/notes.txt", "w") as f:
+            f.write("mine\n")
+        t = Terminal("chat", env={"HOME": home})
+        t.until_prompt()
+        for keys, shown in ((b"/save ~/notes.txt\r", b"is there already, and is no saved conversation"),
+                            (b"/save ~/a.json\r", b"Saved."), (b"/save '~/a.json'\r", b"Saved."),
+                            (b'/save "~/b c.json"\r', b"Saved."), (b'/save ""\r', b"a file has to be named"),
+                            (b"/load ~/a.json\r", b"Loaded"), (b"/save ~/none/a.json\r", b"cannot write"),
+                            (b"/save /dev/null\r", b"Saved.")):
+            self.ask_in_vain(t, keys, shown)
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
+        self.assertEqual(sorted(os.listdir(home)), ["a.json", "b c.json", "notes.txt"])
+        self.assertEqual(os.stat(home + "/a.json").st_mode & 0o777, 0o600)
+        with open(home + "/notes.txt") as f:
+            self.assertEqual(f.read(), "mine\n")
 
     def ask(self, t, keys):
         """Types what ends in one message; the message that came."""
@@ -185,7 +256,8 @@ class Chat(unittest.TestCase):
         t.until_prompt()
         for keys, shown in ((b"/set schema %s\r" % path.encode(), b"Set."), (b"/set temp 0.25\r", b"Set."),
                             (b"/set schema /none\r", b"cannot open /none"), (b"/set seed -1\r", b"Set."),
-                            (b"/set n -1\r", b"Set."), (b"/set n -5\r", b"or -1; 0: until")):
+                            (b"/set n -1\r", b"Set."), (b"/set n -5\r", b"or -1; 0: until"),
+                            (b"/set -n 0\r", b"Set."), (b"/set --ignore-end on\r", b"Set.")):
             t.output = b""
             t.type(keys)
             t.until(shown)
@@ -195,6 +267,22 @@ class Chat(unittest.TestCase):
         got = [r for r in support.fake.requests() if r.get("request") == "generate"][-1]
         self.assertEqual((got["json_schema"], got["temperature"], got["max_tokens"]), ('{"type": "string"}', 0.25, 0))
         self.assertNotEqual(got["seed"], 5)
+        self.assertTrue(got["ignore_end"])
+        self.ask_in_vain(t, b"/set ignore-end off\r", b"Set.")
+        self.ask(t, b"hello\r")
+        got = [r for r in support.fake.requests() if r.get("request") == "generate"][-1]
+        self.assertFalse(got["ignore_end"])
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
+
+    def test_set_file_unread(self):
+        """A file that cannot be read sets nothing, and that is the only thing said."""
+        t = Terminal("chat")
+        t.until_prompt()
+        self.ask_in_vain(t, b"/set schema /none\r", b"cannot open /none")
+        self.assertNotIn(b"Set.", t.output)
+        self.ask_in_vain(t, b"/set\r", b"numerics")
+        self.assertNotIn(b"set to .", t.output)
         t.type(b"\x04")
         self.assertEqual(t.finish(), 0)
 

@@ -317,6 +317,15 @@ static void step_job(struct conn *c, struct fake_job *job)
                           NULL, "");
 }
 
+static size_t chat_bytes(const Tandem__Generate *g)
+{
+        size_t bytes = 0;
+
+        for (size_t i = 0; i < g->n_chat; i++)
+                bytes += g->chat[i]->text.len;
+        return bytes;
+}
+
 static void got_generate(struct conn *c, uint32_t id, const Tandem__Generate *g)
 {
         struct fake_job *job = NULL;
@@ -330,7 +339,7 @@ static void got_generate(struct conn *c, uint32_t id, const Tandem__Generate *g)
                 send_error(c, id, "cancelled", "cancelled before it began");
                 return;
         }
-        if (strcmp(name, "long") == 0) {
+        if (strcmp(name, "long") == 0 || (strcmp(name, "short") == 0 && chat_bytes(g) > 100)) {
                 send_error(c, id, "too-long", "the prompt has 9000 tokens, the context 4096");
                 return;
         }

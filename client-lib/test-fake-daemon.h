@@ -10,7 +10,7 @@
  *   "fault"     two tokens, then DONE_ERROR device-fault
  *   "busy"      Error busy
  *   "unborn"    Error cancelled
- *   "long"      Error too-long
+ *   "long"      Error too-long; "short": where the texts of a chat have more than 100 bytes
  *   "bytes"     tokens with control characters, quotes, invalid UTF-8, and a tail
  *   "calls"     calls a tool; "callcut": and is cut off within the arguments
  *   "gap"       a token index is skipped

@@ -146,7 +146,7 @@ def tandem(*args, stdin=b"", socket=True, **env):
 class Terminal:
     """The command on a pseudo-terminal: stdin, stdout and stderr, unless told otherwise."""
 
-    def __init__(self, *args, **fds):
+    def __init__(self, *args, env=None, **fds):
         self.master, slave = pty.openpty()
         self.modes = termios.tcgetattr(slave)  # as the command finds them
         self.modes_after = None                # and as it leaves them
@@ -158,7 +158,7 @@ class Terminal:
             import fcntl
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
-        self.process = spawn([TANDEM, "--socket", fake.path, *args], env=environment(), preexec_fn=session,
+        self.process = spawn([TANDEM, "--socket", fake.path, *args], env=environment(**(env or {})), preexec_fn=session,
                                         pass_fds=[slave], **fds)
         os.close(slave)
         self.output = b""

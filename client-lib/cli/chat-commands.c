@@ -150,6 +150,7 @@ static void say_set(struct chat *chat, bool is_thinking)
 static void set_option(struct chat *chat, const char *text)
 {
         struct arg_group group = { .base = &chat->given.job };
+        bool was_given;
         const char *value;
         _cleanup_(freep) char *flag = NULL;
         char *words[3] = { (char *)(uintptr_t) "/set" };
@@ -158,6 +159,7 @@ static void set_option(struct chat *chat, const char *text)
 
         if (strncmp(text, "parameter ", 10) == 0)
                 text += 10 + strspn(text + 10, " ");
+        text += strspn(text, "-"); /* as on the command line */
         if (strncmp(text, "system ", 7) == 0) {
                 set_system(chat, strcmp(text + 7, "default") == 0 ? "" : text + 7);
                 return;
@@ -167,11 +169,16 @@ static void set_option(struct chat *chat, const char *text)
                 return;
         }
         value = strchr(text, ' ');
+        if (value && settings_switch(&chat->given.job, text, (size_t)(value - text), value + strspn(value, " "))) {
+                say_line("Set.\n");
+                return;
+        }
         if (value && strcmp(value + strspn(value, " "), "default") == 0 &&
             settings_take_back(&chat->given.job, text, (size_t)(value - text))) {
                 say_line("Taken back.\n");
                 return;
         }
+        was_given = settings_is_given(&chat->given.job, text, value ? (size_t)(value - text) : strlen(text));
         group.args = job_args_table(JOB_ARGS_ALL, &group.n_args);
         if (asprintf(&flag, "%s%.*s", text[1] == ' ' || !text[1] ? "-" : "--",
                      (int)(value ? value - text : (ptrdiff_t)strlen(text)), text) < 0) {
@@ -183,9 +190,12 @@ static void set_option(struct chat *chat, const char *text)
                 words[2] = (char *)(uintptr_t)keep_text(chat, value + 1);
                 n_words += words[2] != NULL;
         }
-        if (args_parse(&group, 1, n_words, words, NULL, 0, &n_positional) == ARGS_OK)
+        if (args_parse(&group, 1, n_words, words, NULL, 0, &n_positional) != ARGS_OK)
+                return;
+        if (job_args_finish(&chat->given.job))
                 say_set(chat, strncmp(text, "think", 5) == 0);
-        job_args_finish(&chat->given.job);
+        else if (!was_given) /* a file that cannot be read; one that was read before counts on */
+                settings_take_back(&chat->given.job, text, value ? (size_t)(value - text) : strlen(text));
 }
 
 static void toggle_stats(struct chat *chat, const char *unused)
@@ -200,15 +210,39 @@ static void reset_conversation(struct chat *chat, const char *unused)
         say_line("A new conversation.\n");
 }
 
-static void save_conversation(struct chat *chat, const char *path)
+/* A file as it was typed: no shell has taken quotes away and put the home folder in. To be freed. NULL: complained. */
+static char *typed_path(const char *text)
 {
-        if (conversation_save(&chat->said, path))
+        size_t n = strlen(text);
+        const char *home = "";
+        char *path = NULL;
+
+        if (n >= 2 && (text[0] == '"' || text[0] == '\'') && text[n - 1] == text[0])
+                text++, n -= 2;
+        if (n > 1 && strncmp(text, "~/", 2) == 0 && getenv("HOME")) {
+                home = getenv("HOME");
+                text++, n--;
+        }
+        if (n == 0)
+                complain("a file has to be named");
+        else if (asprintf(&path, "%s%.*s", home, (int)n, text) < 0)
+                path = NULL;
+        return path;
+}
+
+static void save_conversation(struct chat *chat, const char *text)
+{
+        _cleanup_(freep) char *path = typed_path(text);
+
+        if (path && conversation_save(&chat->said, path))
                 say_line("Saved.\n");
 }
 
-static void load_conversation(struct chat *chat, const char *path)
+static void load_conversation(struct chat *chat, const char *text)
 {
-        if (conversation_load(&chat->said, path))
+        _cleanup_(freep) char *path = typed_path(text);
+
+        if (path && conversation_load(&chat->said, path))
                 say_line("Loaded: the conversation goes on where it was saved.\n");
 }
 

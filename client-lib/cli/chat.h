@@ -23,6 +23,7 @@ struct chat {
         bool heard;            /* that there was any line */
         bool warned;           /* that one more Ctrl-C leaves */
         bool told_of_results;  /* that a chat gives none of tools */
+        size_t n_forgotten;    /* turns that had to leave for this answer, not told of yet */
         struct arg_list owned; /* texts of commands that options point to */
 };
 

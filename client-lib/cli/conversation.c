@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <jansson.h>
+#include <sys/stat.h>
 
 /* Room for one more message. */
 static bool make_message_room(struct conversation *c)
@@ -107,6 +108,12 @@ static void free_message(struct conversation *c, size_t at)
         free((void *)(uintptr_t)c->details[at]);
 }
 
+void conversation_forget(struct conversation *c)
+{
+        while (c->n_aside > 0)
+                free_message(c, c->n + --c->n_aside);
+}
+
 void conversation_cut(struct conversation *c, size_t keep)
 {
         while (c->n > keep)
@@ -115,6 +122,7 @@ void conversation_cut(struct conversation *c, size_t keep)
 
 void conversation_free(struct conversation *c)
 {
+        conversation_forget(c);
         conversation_cut(c, 0);
         free(c->messages);
         free(c->details);
@@ -155,6 +163,38 @@ bool conversation_set_system(struct conversation *c, const char *text)
         return true;
 }
 
+static void swap_messages(struct conversation *c, size_t from, size_t to)
+{
+        for (; from + 1 < to; from++, to--) {
+                struct tandem_message message = c->messages[from];
+                const struct tandem_message_details *details = c->details[from];
+
+                c->messages[from] = c->messages[to - 1];
+                c->details[from] = c->details[to - 1];
+                c->messages[to - 1] = message;
+                c->details[to - 1] = details;
+        }
+}
+
+/* The messages from `at` to the end, aside ones too, with the first `by` of them moved behind the others. */
+static void rotate_messages(struct conversation *c, size_t at, size_t by)
+{
+        size_t end = c->n + c->n_aside;
+
+        swap_messages(c, at, at + by);
+        swap_messages(c, at + by, end);
+        swap_messages(c, at, end);
+}
+
+void conversation_take_back(struct conversation *c)
+{
+        size_t first = conversation_has_system(c);
+
+        rotate_messages(c, first, c->n - first);
+        c->n += c->n_aside;
+        c->n_aside = 0;
+}
+
 size_t conversation_trim(struct conversation *c)
 {
         size_t first = conversation_has_system(c), bytes = 0, gone = 0, n_turns = 0;
@@ -170,7 +210,9 @@ size_t conversation_trim(struct conversation *c)
                         break; /* the last turn */
                 for (size_t i = first; i < end; i++)
                         gone += c->messages[i].size;
-                remove_at(c, first, end - first);
+                rotate_messages(c, first, end - first);
+                c->n -= end - first;
+                c->n_aside += end - first;
                 n_turns++;
         }
         return n_turns;
@@ -194,11 +236,65 @@ static void save_calls(struct buf *b, const struct tandem_message_details *detai
         buf_puts(b, "]");
 }
 
+static bool holds_conversation(const char *path)
+{
+        json_t *root = json_load_file(path, JSON_ALLOW_NUL, NULL);
+        bool holds = json_is_array(json_object_get(root, "messages"));
+
+        json_decref(root);
+        return holds;
+}
+
+static bool say_unwritten(const char *path, int error)
+{
+        complain("cannot write %s: %s", path, strerror(error));
+        return false;
+}
+
+/* A terminal, a pipe, a device. */
+static bool write_over(const char *path, const struct buf *text)
+{
+        _cleanup_(closep) int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+        int r = fd < 0 ? -errno : write_all(fd, text->data, text->size);
+
+        return r == 0 || say_unwritten(path, -r);
+}
+
+/* Written beside it first: what is there stays whole until the new one is. */
+static bool replace_file(const char *path, const struct buf *text)
+{
+        _cleanup_(freep) char *beside = NULL;
+        struct stat st;
+        int fd, r;
+
+        if (stat(path, &st) == 0 && st.st_size > 0 && !holds_conversation(path)) {
+                complain("%s is there already, and is no saved conversation; it is left as it is", path);
+                return false;
+        }
+        if (asprintf(&beside, "%s.XXXXXX", path) < 0) {
+                beside = NULL;
+                return say_unwritten(path, ENOMEM);
+        }
+        fd = mkostemp(beside, O_CLOEXEC);
+        if (fd < 0)
+                return say_unwritten(path, errno);
+        r = write_all(fd, text->data, text->size);
+        if (r == 0 && fsync(fd) < 0)
+                r = -errno;
+        if (close(fd) < 0 && r == 0)
+                r = -errno;
+        if (r == 0 && rename(beside, path) < 0)
+                r = -errno;
+        if (r == 0)
+                return true;
+        unlink(beside);
+        return say_unwritten(path, -r);
+}
+
 bool conversation_save(const struct conversation *c, const char *path)
 {
         _cleanup_(buf_freep) struct buf b = { 0 };
-        _cleanup_(closep) int fd = -1;
-        int r;
+        struct stat st;
 
         buf_puts(&b, "{\"messages\":[");
         for (size_t i = 0; i < c->n; i++) {
@@ -214,15 +310,7 @@ bool conversation_save(const struct conversation *c, const char *path)
                 complain("no memory to save the conversation");
                 return false;
         }
-        fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0600);
-        if (fd < 0) {
-                complain("cannot write %s: %s", path, strerror(errno));
-                return false;
-        }
-        r = write_all(fd, b.data, b.size);
-        if (r < 0)
-                complain("cannot write %s: %s", path, strerror(-r));
-        return r == 0;
+        return stat(path, &st) < 0 || S_ISREG(st.st_mode) ? replace_file(path, &b) : write_over(path, &b);
 }
 
 /* NULL: it is none that a chat has. */

@@ -8,6 +8,7 @@ struct conversation {
         struct tandem_message *messages;
         const struct tandem_message_details **details; /* one for each message; NULL where it made no calls */
         size_t n, capacity;
+        size_t n_aside; /* messages that conversation_trim() set aside; they stand behind the n */
 };
 
 /* role is kept as it is: a constant. False: no memory, complained about. */
@@ -23,13 +24,16 @@ void conversation_free(struct conversation *c);
 bool conversation_has_system(const struct conversation *c);
 /* Sets or replaces the system message; "" removes it. */
 bool conversation_set_system(struct conversation *c, const char *text);
-/* Removes the oldest turns, each a user's message and its answers, until a quarter of the text is gone. The system
- * message and the last turn stay. Returns the number of turns. */
+/* Sets the oldest turns aside, each a user's message and its answers, until a quarter of the text is gone. The system
+ * message and the last turn stay. Returns the number of turns. Before anything else is done with the conversation,
+ * either they are forgotten or they come back to their places. */
 size_t conversation_trim(struct conversation *c);
+void conversation_forget(struct conversation *c);
+void conversation_take_back(struct conversation *c);
 
 /* As a JSON file: {"messages": [{"role": …, "content": …}, …]}, readable for its owner alone, with calls of tools as
- * OpenAI's API has them ("tool_calls"). Both complain and return false; a file that cannot be read leaves the
- * conversation as it was. */
+ * OpenAI's API has them ("tool_calls"). A file that is there is replaced in one piece if it is such a conversation, and
+ * else left alone. Both complain and return false; a file that cannot be read leaves the conversation as it was. */
 bool conversation_save(const struct conversation *c, const char *path);
 bool conversation_load(struct conversation *c, const char *path);
 

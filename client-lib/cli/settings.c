@@ -97,6 +97,26 @@ bool settings_take_back(struct job_args *set, const char *name, size_t size)
         return arg != NULL;
 }
 
+bool settings_switch(struct job_args *set, const char *name, size_t size, const char *word)
+{
+        const struct arg *arg = find_setting(name, size);
+        bool on = strcmp(word, "on") == 0;
+
+        if (!arg || arg->range.type != TDM_VALUE_BOOL || (!on && strcmp(word, "off") != 0))
+                return false;
+        *(bool *)((char *)set + arg->at) = on;
+        if (arg->given_at)
+                *(bool *)((char *)set + arg->given_at) = true;
+        return job_args_finish(set);
+}
+
+bool settings_is_given(const struct job_args *set, const char *name, size_t size)
+{
+        const struct arg *arg = find_setting(name, size);
+
+        return arg && arg->given_at && *(const bool *)((const char *)set + arg->given_at);
+}
+
 const char *settings_to_stop_thinking(const struct job_args *set)
 {
         if (set->options.thinking != TANDEM_THINKING_AUTO && set->options.thinking != TANDEM_THINKING_OFF)

@@ -8,6 +8,9 @@
 void settings_list(const struct job_args *set);
 /* An option is again as if it had never been given. False: there is none of that name or letter. */
 bool settings_take_back(struct job_args *set, const char *name, size_t size);
+/* Sets an option that takes no value, where the word is "on" or "off". False: another option, or another word. */
+bool settings_switch(struct job_args *set, const char *name, size_t size, const char *word);
+bool settings_is_given(const struct job_args *set, const char *name, size_t size);
 /* The words of /set that stop these settings from asking for thoughts; NULL: nothing asks for them. */
 const char *settings_to_stop_thinking(const struct job_args *set);
 

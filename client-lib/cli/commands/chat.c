@@ -59,10 +59,22 @@ static void on_chat_progress(struct tandem_job *job, const struct tandem_progres
         run_show_progress(job, progress, &((struct chat *)userdata)->progress);
 }
 
+/* The oldest turns leave for good once the model answers without them. */
+static void tell_forgotten(struct chat *chat)
+{
+        if (chat->n_forgotten == 0)
+                return;
+        progress_clear();
+        complain("the model's context is full: the oldest %s",
+                 chat->n_forgotten == 1 ? "turn is forgotten" : "turns are forgotten");
+        chat->n_forgotten = 0;
+}
+
 static void on_chat_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
 {
         struct chat *chat = userdata;
 
+        tell_forgotten(chat);
         progress_clear();
         thought_write(&chat->thought, token->thinking, token->thinking_size);
         if (token->size > 0)
@@ -76,7 +88,10 @@ static void on_chat_token(struct tandem_job *job, const struct tandem_token *tok
 
 static void explain_error(const struct chat *chat, const struct tandem_error *err)
 {
-        if (err->code == TANDEM_E_TOO_LONG)
+        if (err->code == TANDEM_E_TOO_LONG && chat->said.n - conversation_has_system(&chat->said) <= 1)
+                complain("%s: %s. The message alone is too long, so it is left out of the conversation", err->name,
+                         err->message);
+        else if (err->code == TANDEM_E_TOO_LONG)
                 complain("%s: %s. The conversation has outgrown the model's context: /reset begins a new one",
                          err->name, err->message);
         else if (err->code == TANDEM_E_UNSUPPORTED && strstr(err->message, "send the prompt raw"))
@@ -139,10 +154,8 @@ static bool make_chat_room(struct chat *chat)
 {
         size_t n = conversation_trim(&chat->said);
 
-        if (n == 0)
-                return false;
-        complain("the model's context is full: the oldest %s", n == 1 ? "turn is forgotten" : "turns are forgotten");
-        return true;
+        chat->n_forgotten += n;
+        return n > 0;
 }
 
 /* Asks for an answer to the last message, which is the user's. *ret_job is NULL where err says why. */
@@ -210,6 +223,42 @@ static bool keep_answer(struct chat *chat, const struct tandem_job *job)
         return true;
 }
 
+/* Without an answer the conversation is as it was before the message. What had come of one when the daemon was lost
+ * stays, as a person has read it. */
+static int fail_message(struct chat *chat, const struct tandem_job *job, const struct tandem_error *err)
+{
+        size_t size = 0;
+
+        if (job && tandem_connection_error(chat->tandem) && with_person())
+                (void)tandem_job_text(job, &size);
+        markdown_end(&chat->markdown);
+        if (out_mid_line())
+                out_puts("\n");
+        explain_error(chat, err);
+        if (size > 0) {
+                conversation_forget(&chat->said);
+                (void)keep_answer(chat, job);
+        } else {
+                conversation_take_back(&chat->said);
+                conversation_cut(&chat->said, chat->said.n - 1);
+        }
+        chat->n_forgotten = 0;
+        return EXIT_FAILED;
+}
+
+/* Says that an answer did not come to its own end. */
+static void explain_length(const struct chat *chat, const struct tandem_result *result)
+{
+        uint32_t limit = chat->given.job.options.max_tokens;
+
+        if (result->reason != TANDEM_REASON_LENGTH || !term_stdin_tty)
+                return;
+        if (limit > 0 && result->generated_tokens >= limit)
+                complain("the answer was cut off at %" PRIu32 " tokens (/set n takes another number)", limit);
+        else
+                complain("the answer filled the model's context; the next message makes room by forgetting the oldest");
+}
+
 /* The last message is the user's. Returns EXIT_OK, EXIT_FAILED (the turn is taken back) or EXIT_INTERRUPTED when the
  * program has to end. */
 static int answer_message(struct chat *chat)
@@ -223,8 +272,10 @@ static int answer_message(struct chat *chat)
 
         for (;;) {
                 outcome = ask_model(chat, &job, &err);
-                if (outcome == RUN_OUTPUT_GONE || (outcome == RUN_INTERRUPTED && !term_stdin_tty))
+                if (outcome == RUN_OUTPUT_GONE || (outcome == RUN_INTERRUPTED && !term_stdin_tty)) {
+                        conversation_forget(&chat->said); /* the program ends */
                         return EXIT_INTERRUPTED;
+                }
                 result = job ? tandem_job_result(job) : NULL;
                 if (result && result->reason == TANDEM_REASON_ERROR)
                         err = result->error;
@@ -233,12 +284,7 @@ static int answer_message(struct chat *chat)
                 if (may_ask_anew(job, &err) && !anew && connect_anew(chat, &other)) {
                         anew = true;
                 } else if (err.code != TANDEM_E_TOO_LONG || !term_stdin_tty || !make_chat_room(chat)) {
-                        markdown_end(&chat->markdown);
-                        if (out_mid_line())
-                                out_puts("\n");
-                        conversation_cut(&chat->said, chat->said.n - 1);
-                        explain_error(chat, &err);
-                        return EXIT_FAILED;
+                        return fail_message(chat, job, &err);
                 }
                 tandem_job_free(job);
                 job = NULL;
@@ -256,10 +302,11 @@ static int answer_message(struct chat *chat)
         out_flush();
         if (result->reason == TANDEM_REASON_CANCELLED && outcome != RUN_INTERRUPTED)
                 complain("cancelled: the answer was cancelled from elsewhere");
+        tell_forgotten(chat);
+        conversation_forget(&chat->said);
         if (!keep_answer(chat, job))
                 return EXIT_FAILED;
-        if (result->reason == TANDEM_REASON_LENGTH && chat->given.job.options.max_tokens == 0 && term_stdin_tty)
-                complain("the answer filled the model's context; the next message makes room by forgetting the oldest");
+        explain_length(chat, result);
         show_stats(chat, result);
         return EXIT_OK;
 }
