@@ -104,6 +104,7 @@ def written():
         check(d.dir not in text and home not in text and '"socket":"~/' in text, "the home is left out", text[-600:])
         r = report(d, "-o", "x.md", "--yes", minutes="0")
         check(r.returncode == 1 and "File exists" in r.stderr, "a file that is there", r.stderr)
+        equal(r.stdout, "", "what is measured for a file that cannot be made")
 
 
 @test

@@ -196,10 +196,13 @@ def nothing_fetched():
         status, out, err = s.demo("--real")
         equal((status, out), (1, ""), "exit status and output without a terminal")
         check("no terminal" in err and "--real --yes" in err, "how to go on without a terminal", err)
-        for args in (["--yes"], ["--real", "A prompt"], ["--real", "--yes", "--no"], ["a", "b"]):
+        for args in (["--yes"], ["--real", "A prompt"], ["--real", "--yes", "--no"], ["a", "b"], ["--reel"]):
             status, out, err = s.demo(*args)
             equal((status, out), (2, ""), f"exit status and output of {args}")
             check("usage: ./bootstrap demo" in err, "usage", err)
+        status, out, err = s.demo("--help")
+        equal((status, err), (0, ""), "exit status and errors of --help")
+        check("usage: ./bootstrap demo" in out, "usage", out)
         equal((Index.asked, s.kept()), ([], {}), "requests to the index, and files kept")
         check(not os.path.exists(os.path.join(s.home, ".cache", "tandem")), "no trace in the home")
 

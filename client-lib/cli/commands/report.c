@@ -91,6 +91,20 @@ static int write_file(const char *path, const struct buf *text)
         return EXIT_OK;
 }
 
+/* Whether the file can be made, before minutes are spent on what it is to hold. */
+static bool can_be_made(const char *path)
+{
+        int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
+
+        if (fd < 0) {
+                complain("cannot write %s: %s", path, strerror(errno));
+                return false;
+        }
+        close(fd);
+        unlink(path);
+        return true;
+}
+
 static bool is_agreed(const char *path)
 {
         char line[64];
@@ -133,6 +147,8 @@ static int run_report(struct cli *cli, int argc, char **argv)
         else if (!given.yes && !(term_stdin_tty && term_stdout_tty))
                 return args_usage_error(argv[0], "--output without a terminal to ask on needs --yes");
 
+        if ((given.yes || (term_stdin_tty && term_stdout_tty)) && !can_be_made(given.output))
+                return EXIT_FAILED;
         announce_report(&given);
         buf_printf(&text, "# Tandem %s on this machine, %s\n\n## What was found\n\n```\n", tandem_version(), date);
         n_problems = doctor_write(&text, cli, given.root ? given.root : "", !given.root);
