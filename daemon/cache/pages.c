@@ -8,6 +8,8 @@
 #include <assert.h>
 
 #define NO_IDENTITY UINT64_MAX
+#define STATE_SPACING_LEAST 8u /* pages: reading 256 rows again takes one step */
+#define KEPT_STATES 4u         /* of a sequence beside those that stand at a distance: ends of prompts and answers */
 
 struct page {
         uint32_t n_refs;
@@ -29,7 +31,7 @@ struct group {
 struct tdm_pages {
         struct tdm_kv_geometry kv;
         struct tdm_segment *segment;
-        struct group groups[TDM_KV_GROUPS];
+        struct group groups[TDM_KV_POOLS];
         tdm_pages_reclaim_fn reclaim;
         void *userdata;
 };
@@ -42,7 +44,7 @@ int tdm_pages_new(struct tdm_pages **ret, const struct tdm_kv_geometry *kv, stru
                 return -ENOMEM;
         p->kv = *kv;
         p->segment = segment;
-        for (int i = 0; i < TDM_KV_GROUPS; i++) {
+        for (int i = 0; i < TDM_KV_POOLS; i++) {
                 struct group *g = &p->groups[i];
 
                 g->n_pages = g->n_free = kv->n_pages[i];
@@ -67,7 +69,7 @@ void tdm_pages_destroy(struct tdm_pages *p)
 {
         if (!p)
                 return;
-        for (int i = 0; i < TDM_KV_GROUPS; i++) {
+        for (int i = 0; i < TDM_KV_POOLS; i++) {
                 free(p->groups[i].free);
                 free(p->groups[i].pages);
         }
@@ -90,6 +92,7 @@ static struct tdm_pages_need sequence_need(const struct tdm_hparams *hp, uint32_
         need.n[TDM_KV_FULL] = all;
         /* One more, since window and chunk may begin and end inside a page. */
         need.n[TDM_KV_WINDOW] = (uint32_t)TDM_MIN((uint64_t)all, TDM_DIV_UP(visible, TDM_KV_PAGE_TOKENS) + 1);
+        need.n[TDM_KV_STATE] = TDM_PAGES_STATES;
         return need;
 }
 
@@ -98,7 +101,7 @@ struct tdm_pages_need tdm_pages_need(const struct tdm_hparams *hp, const struct 
 {
         struct tdm_pages_need need = sequence_need(hp, n_tokens, max_chunk);
 
-        for (int i = 0; i < TDM_KV_GROUPS; i++)
+        for (int i = 0; i < TDM_KV_POOLS; i++)
                 if (kv->n_layers[i] == 0)
                         need.n[i] = 0;
         return need;
@@ -106,7 +109,7 @@ struct tdm_pages_need tdm_pages_need(const struct tdm_hparams *hp, const struct 
 
 bool tdm_pages_possible(const struct tdm_pages *p, const struct tdm_pages_need *need)
 {
-        for (int i = 0; i < TDM_KV_GROUPS; i++)
+        for (int i = 0; i < TDM_KV_POOLS; i++)
                 if (need->n[i] > p->groups[i].n_pages)
                         return false;
         return true;
@@ -126,17 +129,17 @@ uint32_t tdm_pages_room(const struct tdm_pages *p, enum tdm_kv_group group)
 
 bool tdm_pages_reserve(struct tdm_pages *p, const struct tdm_pages_need *need)
 {
-        for (int i = 0; i < TDM_KV_GROUPS; i++)
+        for (int i = 0; i < TDM_KV_POOLS; i++)
                 if (need->n[i] > tdm_pages_room(p, (enum tdm_kv_group)i))
                         return false;
-        for (int i = 0; i < TDM_KV_GROUPS; i++)
+        for (int i = 0; i < TDM_KV_POOLS; i++)
                 p->groups[i].n_reserved += need->n[i];
         return true;
 }
 
 void tdm_pages_unreserve(struct tdm_pages *p, const struct tdm_pages_need *need)
 {
-        for (int i = 0; i < TDM_KV_GROUPS; i++) {
+        for (int i = 0; i < TDM_KV_POOLS; i++) {
                 assert(need->n[i] <= p->groups[i].n_reserved);
                 p->groups[i].n_reserved -= need->n[i];
         }
@@ -241,6 +244,11 @@ bool tdm_pages_is_used(const struct tdm_pages *p, enum tdm_kv_group group, uint3
         return p->groups[group].pages[page].n_refs > 0;
 }
 
+bool tdm_pages_is_sole(const struct tdm_pages *p, enum tdm_kv_group group, uint32_t page)
+{
+        return p->groups[group].pages[page].n_refs == 1 && !p->groups[group].pages[page].kept;
+}
+
 void tdm_pages_set_reclaim(struct tdm_pages *p, tdm_pages_reclaim_fn fn, void *userdata)
 {
         p->reclaim = fn;
@@ -267,6 +275,30 @@ uint32_t tdm_pages_reserved(const struct tdm_pages *p, enum tdm_kv_group group)
         return p->groups[group].n_reserved;
 }
 
+uint32_t tdm_pages_state_spacing(const struct tdm_kv_geometry *kv)
+{
+        uint64_t n = kv->page_bytes[TDM_KV_FULL] ?
+                             TDM_DIV_UP(kv->page_bytes[TDM_KV_STATE], kv->page_bytes[TDM_KV_FULL]) :
+                             STATE_SPACING_LEAST;
+
+        return (uint32_t)TDM_MIN(TDM_MAX(n, (uint64_t)STATE_SPACING_LEAST), (uint64_t)TDM_CTX_MAX / TDM_KV_PAGE_TOKENS);
+}
+
+/* States of n_sequences and as many again for the prefix cache: what a state is worth in pages of keys it may take, so
+ * a context has checkpoints from its beginning to its end. */
+static uint32_t plan_states(const struct tdm_kv_geometry *kv, const struct tdm_pages_need *one, uint64_t budget_bytes,
+                            uint32_t n_sequences)
+{
+        uint64_t bytes = kv->page_bytes[TDM_KV_STATE], n;
+
+        if (bytes == 0)
+                return 0;
+        n = (uint64_t)n_sequences * (TDM_PAGES_STATES + KEPT_STATES) +
+            (uint64_t)one->n[TDM_KV_FULL] * n_sequences / tdm_pages_state_spacing(kv);
+        n = TDM_MIN(n, TDM_MAX(budget_bytes / 2 / bytes, (uint64_t)TDM_PAGES_STATES));
+        return (uint32_t)TDM_MIN(n, (uint64_t)UINT32_MAX - 1);
+}
+
 void tdm_pages_plan(const struct tdm_hparams *hp, enum tdm_kv_type type, uint64_t budget_bytes, uint32_t n_sequences,
                     uint32_t max_chunk, struct tdm_pages_need *ret)
 {
@@ -274,7 +306,7 @@ void tdm_pages_plan(const struct tdm_hparams *hp, enum tdm_kv_type type, uint64_
         struct tdm_kv_geometry kv;
         uint64_t full_bytes, window_bytes, all_window, n;
 
-        if (tdm_kv_geometry_init(&kv, hp, type, 1, 1) < 0) { /* cannot overflow: hparams has caps */
+        if (tdm_kv_geometry_init(&kv, hp, type, 1, 1, 1) < 0) { /* cannot overflow: hparams has caps */
                 *ret = out;
                 return;
         }
@@ -282,6 +314,9 @@ void tdm_pages_plan(const struct tdm_hparams *hp, enum tdm_kv_type type, uint64_
         window_bytes = kv.page_bytes[TDM_KV_WINDOW];
         one.n[TDM_KV_FULL] = full_bytes ? one.n[TDM_KV_FULL] : 0;
         one.n[TDM_KV_WINDOW] = window_bytes ? one.n[TDM_KV_WINDOW] : 0;
+
+        out.n[TDM_KV_STATE] = plan_states(&kv, &one, budget_bytes, n_sequences);
+        budget_bytes -= TDM_MIN(budget_bytes, out.n[TDM_KV_STATE] * kv.page_bytes[TDM_KV_STATE]);
 
         /* Window pages first, because without them no sequence can run; but at most half of the budget as soon as one
          * sequence has its share. */

@@ -4,8 +4,11 @@
  * its content. An idle page is kept by the prefix cache (daemon/cache/prefix.h) for its content; as soon as a sequence
  * needs a page, the coldest idle page is taken. So keeping pages never makes a sequence wait.
  *
+ * States of layers that have no keys and values are pages of a pool of their own (TDM_KV_STATE). A sequence that runs
+ * has two: the state behind its committed positions, and the one that a step writes.
+ *
  * Room is promised before pages are drawn. Used and promised pages together never exceed the number of pages, so a
- * promised page can always be drawn. The two groups are counted apart. A page that goes to another user is zeroed
+ * promised page can always be drawn. The pools are counted apart. A page that goes to another user is zeroed
  * first. Loop thread only. The allocator knows nothing of steps: the caller frees a page only when no step in flight
  * can write to it. */
 #ifndef TDM_DAEMON_CACHE_PAGES_H
@@ -15,10 +18,12 @@
 #include "common/shm.h"
 #include "engine/step/kv.h"
 
+#define TDM_PAGES_STATES 2u /* of a sequence that runs */
+
 struct tdm_pages;
 
 struct tdm_pages_need {
-        uint32_t n[TDM_KV_GROUPS];
+        uint32_t n[TDM_KV_POOLS];
 };
 
 /* segment: the kv segment, borrowed, used for zeroing; NULL: nothing to zero. */
@@ -49,6 +54,8 @@ void tdm_pages_free(struct tdm_pages *pages, enum tdm_kv_group group, uint32_t p
 /* For the prefix cache. keep: a used page becomes idle and not free when it is given back. drop: it may become free. */
 void tdm_pages_keep(struct tdm_pages *pages, enum tdm_kv_group group, uint32_t page);
 void tdm_pages_drop(struct tdm_pages *pages, enum tdm_kv_group group, uint32_t page);
+/* One sequence uses the page, and the prefix cache does not keep it. */
+bool tdm_pages_is_sole(const struct tdm_pages *pages, enum tdm_kv_group group, uint32_t page);
 bool tdm_pages_is_used(const struct tdm_pages *pages, enum tdm_kv_group group, uint32_t page);
 /* Called when no page is free and some are idle. The prefix cache has to drop `coldest`, and may drop others. */
 typedef void (*tdm_pages_reclaim_fn)(enum tdm_kv_group group, uint32_t coldest, void *userdata);
@@ -59,8 +66,12 @@ uint32_t tdm_pages_used(const struct tdm_pages *pages, enum tdm_kv_group group);
 uint32_t tdm_pages_idle(const struct tdm_pages *pages, enum tdm_kv_group group);
 uint32_t tdm_pages_reserved(const struct tdm_pages *pages, enum tdm_kv_group group); /* promised, not drawn */
 
-/* Shares a budget between the two groups: pages for n_sequences full contexts where it allows, fewer where not. A
- * sequence alone can use at least as much of the context as the budget holds. */
+/* The prefix cache keeps a state of a prompt every so many pages: as often as it takes no more memory than the pages, and
+ * not more often than reading rows again is worth. */
+uint32_t tdm_pages_state_spacing(const struct tdm_kv_geometry *kv);
+
+/* Shares a budget between the pools: pages for n_sequences full contexts where it allows, fewer where not. A sequence
+ * alone can use at least as much of the context as the budget holds. States get up to half of the budget. */
 void tdm_pages_plan(const struct tdm_hparams *hp, enum tdm_kv_type type, uint64_t budget_bytes, uint32_t n_sequences,
                     uint32_t max_chunk, struct tdm_pages_need *ret);
 

@@ -29,7 +29,7 @@ static void test_reserve(void **state)
         struct tdm_kv_geometry kv;
         struct tdm_pages *p;
 
-        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 10, 8), 0);
+        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 10, 8, 0), 0);
         assert_int_equal(tdm_pages_new(&p, &kv, NULL), 0);
         assert_false(tdm_pages_possible(p, &never));
         assert_true(tdm_pages_reserve(p, &a));
@@ -54,7 +54,7 @@ static void test_alloc_is_exclusive(void **state)
         bool seen[10] = { false };
         uint32_t pages[10];
 
-        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 10, 8), 0);
+        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 10, 8, 0), 0);
         assert_int_equal(tdm_pages_new(&p, &kv, NULL), 0);
         assert_true(tdm_pages_reserve(p, &all));
         for (int i = 0; i < 10; i++) {
@@ -87,7 +87,7 @@ static void test_kept_and_shared(void **state)
         struct tdm_kv_geometry kv;
         uint32_t pages[4];
 
-        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 4, 1), 0);
+        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 4, 1, 0), 0);
         assert_int_equal(tdm_pages_new(&reclaiming, &kv, NULL), 0);
         tdm_pages_set_reclaim(reclaiming, reclaim, NULL);
         assert_true(tdm_pages_reserve(reclaiming, &all));
@@ -136,7 +136,7 @@ static void test_zeroed_between_users(void **state)
         struct tdm_pages *p;
         uint32_t page;
 
-        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 2, 1), 0);
+        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 2, 1, 0), 0);
         assert_int_equal(tdm_segment_create(&segment, "kv", kv.size_bytes), 0);
         assert_int_equal(tdm_pages_new(&p, &kv, segment), 0);
         assert_true(tdm_pages_reserve(p, &need));
@@ -164,8 +164,8 @@ static void test_need(void **state)
         struct tdm_kv_geometry kv, flat_kv;
         struct tdm_pages_need n;
 
-        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 10, 8), 0);
-        assert_int_equal(tdm_kv_geometry_init(&flat_kv, &flat, TDM_KV_F16, 10, 8), 0);
+        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 10, 8, 0), 0);
+        assert_int_equal(tdm_kv_geometry_init(&flat_kv, &flat, TDM_KV_F16, 10, 8, 0), 0);
         n = tdm_pages_need(&hp, &kv, 1, 256);
         assert_int_equal(n.n[TDM_KV_FULL], 1);
         assert_int_equal(n.n[TDM_KV_WINDOW], 1);
@@ -190,7 +190,8 @@ static void test_plan(void **state)
         assert_int_equal(n.n[TDM_KV_WINDOW], 64 * 13);
         for (uint64_t budget = 1 << 16; budget < UINT64_C(1) << 34; budget *= 3) {
                 tdm_pages_plan(&hp, TDM_KV_F16, budget, 64, 256, &n);
-                assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, n.n[TDM_KV_FULL], n.n[TDM_KV_WINDOW]), 0);
+                assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, n.n[TDM_KV_FULL], n.n[TDM_KV_WINDOW], 0),
+                                 0);
                 assert_true(kv.size_bytes <= budget);
         }
 }

@@ -25,7 +25,7 @@ static void set_up(uint32_t n_full, uint32_t n_window, uint32_t window)
                                    .window = window };
         tdm_hparams_all_layers(&hp);
         hp.layers[5].window = 0;
-        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, n_full, n_window), 0);
+        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, n_full, n_window, 0), 0);
         assert_int_equal(tdm_pages_new(&pages, &kv, NULL), 0);
         assert_int_equal(tdm_prefix_new(&prefix, pages, &hp, &kv), 0);
 }

@@ -158,7 +158,7 @@ static void build_model(struct rig *rig)
         m->n_sealed = m->weights->n_chunks;
 
         assert_int_equal(tdm_kv_geometry_init(&m->kv_geometry, &m->hparams, TDM_KV_F16, N_JOBS * PAGES_PER_JOB,
-                                              N_JOBS * PAGES_PER_JOB),
+                                              N_JOBS * PAGES_PER_JOB, 0),
                          0);
         tdm_steps_layout(&limits, &m->layout);
         assert_int_equal(tdm_segment_create(&m->kv, "kv", m->kv_geometry.size_bytes), 0);

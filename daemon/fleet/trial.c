@@ -78,7 +78,8 @@ static int write_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, enum t
                 rows[i] = (struct tdm_step_row){ .token = i % entry->model.hparams.n_vocab,
                                                  .position = i,
                                                  .logits = i + 1 == n_rows ? 0 : UINT32_MAX };
-        tdm_steps_seqs(base, l, 0)[0] = (struct tdm_step_seq){ .n_rows = n_rows };
+        tdm_steps_seqs(base, l, 0)[0] = (struct tdm_step_seq){ .n_rows = n_rows, .state = TDM_STEP_NO_STATE };
+        tdm_steps_seqs(base, l, 0)[0].state.to = 0;
         tdm_steps_logits(base, l, 0)[0] = (struct tdm_step_logits){
                 .row = n_rows - 1,
                 .target = UINT32_MAX,

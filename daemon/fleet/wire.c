@@ -166,6 +166,7 @@ int tdm_fleet_wire_load(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entr
         body.kv_type = m->kv_geometry.type;
         body.kv_full_pages = m->kv_geometry.n_pages[TDM_KV_FULL];
         body.kv_window_pages = m->kv_geometry.n_pages[TDM_KV_WINDOW];
+        body.kv_states = m->kv_geometry.n_pages[TDM_KV_STATE];
         body.weights = &weights;
         body.steps = &steps;
         body.activations = &activations;

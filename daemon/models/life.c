@@ -104,7 +104,7 @@ static uint64_t pages_bytes(const struct tdm_hparams *hp, enum tdm_kv_type type,
 {
         struct tdm_kv_geometry kv;
 
-        if (tdm_kv_geometry_init(&kv, hp, type, n->n[TDM_KV_FULL], n->n[TDM_KV_WINDOW]) < 0)
+        if (tdm_kv_geometry_init(&kv, hp, type, n->n[TDM_KV_FULL], n->n[TDM_KV_WINDOW], n->n[TDM_KV_STATE]) < 0)
                 return UINT64_MAX / 4;
         return kv.size_bytes;
 }
@@ -114,7 +114,7 @@ static uint64_t least_cache_bytes(const struct tdm_model *model)
         const struct tdm_hparams *hp = tdm_model_hparams(model);
         uint32_t n = TDM_DIV_UP(TDM_MIN(hp->n_ctx, MIN_KV_TOKENS), TDM_KV_PAGE_TOKENS);
 
-        return pages_bytes(hp, model->kv_type, &(struct tdm_pages_need){ { n, n } });
+        return pages_bytes(hp, model->kv_type, &(struct tdm_pages_need){ { n, n, TDM_PAGES_STATES } });
 }
 
 /* Pages of a cache of at most budget bytes. TDM_E_NO_MEMORY: not one fits. */
@@ -123,7 +123,7 @@ static int plan_pages(const struct tdm_model *model, uint64_t budget, struct tdm
         const struct tdm_models *m = model->models;
 
         tdm_pages_plan(tdm_model_hparams(model), model->kv_type, budget, m->max_sequences, m->max_rows, ret);
-        for (unsigned g = 0; g < TDM_KV_GROUPS; g++)
+        for (unsigned g = 0; g < TDM_KV_POOLS; g++)
                 if (model->geometry.n_layers[g] && ret->n[g] == 0)
                         return tdm_error_set(
                                 err, TDM_E_NO_MEMORY,
@@ -208,7 +208,8 @@ static int make_cache(struct tdm_model *model, struct tdm_error *err)
         r = plan_pages(model, budget, &pages, err);
         if (r != 0)
                 return r;
-        r = tdm_kv_geometry_init(&model->geometry, hp, model->kv_type, pages.n[TDM_KV_FULL], pages.n[TDM_KV_WINDOW]);
+        r = tdm_kv_geometry_init(&model->geometry, hp, model->kv_type, pages.n[TDM_KV_FULL], pages.n[TDM_KV_WINDOW],
+                                 pages.n[TDM_KV_STATE]);
         if (r == 0)
                 r = tdm_segment_create(&model->kv, "kv", model->geometry.size_bytes);
         if (r == 0)
@@ -314,7 +315,7 @@ void tdm_model_continue(struct tdm_model *model)
                 return;
         }
         tdm_steps_layout(&limits, &model->layout);
-        r = tdm_kv_geometry_init(&model->geometry, hp, model->kv_type, 1, 1); /* which groups there are */
+        r = tdm_kv_geometry_init(&model->geometry, hp, model->kv_type, 1, 1, 1); /* which groups there are */
         if (r == 0)
                 r = plan_memory(model, &model->layout, activations, &err);
         if (r == TDM_E_BUSY) {

@@ -8,7 +8,7 @@ static bool kv_geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_
 
         if (!tdm_kv_type_name((enum tdm_kv_type)kv->type) ||
             tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL],
-                                 kv->n_pages[TDM_KV_WINDOW]) < 0)
+                                 kv->n_pages[TDM_KV_WINDOW], kv->n_pages[TDM_KV_STATE]) < 0)
                 return false;
         return tdm_kv_geometry_equal(kv, &want);
 }

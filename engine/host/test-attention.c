@@ -78,7 +78,7 @@ static void fixture_init(struct fixture *f, const struct shape *shape)
                                        .window = shape->window } };
         tdm_hparams_all_layers(&f->hp);
         group = tdm_kv_group_of(&f->hp, 1);
-        assert_int_equal(tdm_kv_geometry_init(&f->kv, &f->hp, shape->type, 2 * n_pages, 2 * n_pages), 0);
+        assert_int_equal(tdm_kv_geometry_init(&f->kv, &f->hp, shape->type, 2 * n_pages, 2 * n_pages, 0), 0);
         f->kv_base = malloc(f->kv.size_bytes);
         memset(f->kv_base, 0xff, f->kv.size_bytes); /* NaN */
         f->k = malloc(2 * N_CTX * kv_width * sizeof(float));

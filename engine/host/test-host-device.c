@@ -73,7 +73,7 @@ static void test_load_and_run(void **unused)
         runner_model_load(&file, "models/sprout.gguf");
         hidden = calloc(file.hp->d_model, sizeof(float));
         good.weights = file.weights;
-        assert_int_equal(tdm_kv_geometry_init(&good.kv, file.hp, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(tdm_kv_geometry_init(&good.kv, file.hp, TDM_KV_F16, 4, 4, 0), 0);
         assert_int_equal(tdm_host_device_ops.open(&device, &config, &err), 0);
 
         bad = good;
@@ -143,7 +143,7 @@ static void test_recipe_refused(void **unused)
         recipe = &((struct tdm_weights_header *)file.weights)->recipe;
         good = *recipe;
         config.weights = file.weights;
-        assert_int_equal(tdm_kv_geometry_init(&config.kv, file.hp, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(tdm_kv_geometry_init(&config.kv, file.hp, TDM_KV_F16, 4, 4, 0), 0);
         assert_int_equal(tdm_host_device_ops.open(&device, &device_config, &err), 0);
         recipe->layers[0].attention_softcap = 50;
         refuse_recipe(device, &config, "soft-capped attention");
@@ -207,7 +207,7 @@ static void test_no_norm_after(void **unused)
         with = calloc(d, sizeof(float));
         without = calloc(d, sizeof(float));
         config.weights = file.weights;
-        assert_int_equal(tdm_kv_geometry_init(&config.kv, file.hp, TDM_KV_F32, 4, 4), 0);
+        assert_int_equal(tdm_kv_geometry_init(&config.kv, file.hp, TDM_KV_F32, 4, 4, 0), 0);
         config.kv_base = aligned_alloc(4096, config.kv.size_bytes);
         memset(config.kv_base, 0, config.kv.size_bytes);
         assert_int_equal(tdm_host_device_ops.open(&device, &device_config, &err), 0);

@@ -83,9 +83,14 @@ static int check_layer(const struct tdm_hparams *hp, uint32_t i, struct tdm_erro
         if (l->kv_layer > i)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "it reads the keys of layer %u, which comes later",
                                      l->kv_layer);
+        if (l->n_state > TDM_STATE_MAX)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "its state has %u numbers, at most %u are allowed",
+                                     l->n_state, TDM_STATE_MAX);
+        if (l->n_state > 0 && (l->kv_layer != i || l->window != 0))
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "it has a state, and keys of another layer or a window");
         owner = &hp->layers[l->kv_layer];
         if (owner->kv_layer != l->kv_layer || owner->n_kv_heads != l->n_kv_heads || owner->head_dim != l->head_dim ||
-            owner->window != l->window)
+            owner->window != l->window || owner->n_state != l->n_state)
                 return tdm_error_set(err, TDM_E_BAD_MODEL,
                                      "it reads the keys of layer %u, which has none of its own or of another shape",
                                      l->kv_layer);

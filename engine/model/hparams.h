@@ -12,7 +12,8 @@
 
 #define TDM_MAX_LAYERS 256u
 #define TDM_MAX_BLOCKS (2u * TDM_MAX_LAYERS + 3u)
-#define TDM_CTX_MAX (1u << 20) /* positions of any model */
+#define TDM_CTX_MAX (1u << 20)   /* positions of any model */
+#define TDM_STATE_MAX (1u << 24) /* numbers of a layer's state; a real one has a million */
 
 /* The sizes of one layer. Other layers may have other sizes. */
 struct tdm_layer_sizes {
@@ -22,6 +23,7 @@ struct tdm_layer_sizes {
         uint32_t d_ff;       /* neurons of the dense FFN; a multiple of 32 */
         uint32_t window;     /* keys that a query sees, its own included; 0: all before it */
         uint32_t kv_layer;   /* whose keys and values it reads: its own number, or that of an earlier layer */
+        uint32_t n_state;    /* f32 numbers of the state that it keeps in place of keys and values; 0: it has these */
 };
 
 struct tdm_hparams {
@@ -36,7 +38,7 @@ struct tdm_hparams {
         struct tdm_layer_sizes layers[TDM_MAX_LAYERS]; /* all zero from n_layers on */
 };
 
-static_assert(sizeof(struct tdm_layer_sizes) == 24 && sizeof(struct tdm_hparams) == 40 + 24 * TDM_MAX_LAYERS,
+static_assert(sizeof(struct tdm_layer_sizes) == 28 && sizeof(struct tdm_hparams) == 40 + 28 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Fills layers: each has the sizes that hp's own fields say, and its own keys and values. For tests and for models

@@ -162,7 +162,8 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
         X(hunyuan_dense)                                                                                               \
         X(exaone4)                                                                                                     \
         X(olmo2)                                                                                                       \
-        X(olmoe)
+        X(olmoe)                                                                                                       \
+        X(lfm2)
 
 #define TDM_DECLARE_ARCHITECTURE(name) extern const struct tdm_architecture tdm_architecture_##name;
 TDM_ARCHITECTURES(TDM_DECLARE_ARCHITECTURE)

@@ -89,9 +89,36 @@ static int check_experts(const struct tdm_layer_recipe *l, struct tdm_error *err
         return 0;
 }
 
+/* What belongs to attention stays as it is where there is none. */
+static int check_mixer(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t i, struct tdm_error *err)
+{
+        const struct tdm_layer_recipe *l = &recipe->layers[i];
+        const uint32_t norms = TDM_NORM_Q | TDM_NORM_K | TDM_NORM_V,
+                       biases = TDM_BIAS_Q | TDM_BIAS_K | TDM_BIAS_V | TDM_BIAS_O;
+
+        switch (l->mixer) {
+        case TDM_MIXER_ATTENTION:
+                return l->conv_taps || hp->layers[i].n_state ? bad(err, "a state beside attention") : 0;
+        case TDM_MIXER_SHORT_CONV:
+                if (l->conv_taps < 2 || l->conv_taps > TDM_MAX_CONV_TAPS)
+                        return bad(err, "a convolution of an impossible length");
+                if (hp->layers[i].n_state != (l->conv_taps - 1) * hp->d_model)
+                        return bad(err, "a state that does not fit its convolution");
+                break;
+        default:
+                return bad(err, "no known mixer");
+        }
+        if (l->norms & norms || l->biases & biases || l->rope != TDM_ROPE_NONE || l->attention_softcap != 0 ||
+            l->has_sinks || l->v_is_k || recipe->residual != TDM_RESIDUAL_PLAIN || recipe->laurel_rank ||
+            tdm_recipe_is_whole(recipe))
+                return bad(err, "parts of attention beside a state");
+        return 0;
+}
+
 static int check_layer(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t i, struct tdm_error *err)
 {
         const struct tdm_layer_recipe *l = &recipe->layers[i];
+        int r;
 
         if (l->norms & ~(uint32_t)TDM_NORM_ALL || l->biases & ~(uint32_t)TDM_BIAS_ALL)
                 return bad(err, "norms or biases of no known place");
@@ -124,7 +151,8 @@ static int check_layer(const struct tdm_recipe *recipe, const struct tdm_hparams
                 return bad(err, "a layer with an input of no width");
         if (l->reach && !recipe->is_bidirectional)
                 return bad(err, "a reach of causal attention");
-        return check_experts(l, err);
+        r = check_mixer(recipe, hp, i, err);
+        return r ? r : check_experts(l, err);
 }
 
 static int check_residual(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
@@ -205,6 +233,14 @@ int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *
 
 /* ---- what a step reads ---- */
 
+bool tdm_recipe_has_state(const struct tdm_recipe *recipe, const struct tdm_hparams *hp)
+{
+        for (uint32_t i = 0; i < hp->n_layers; i++)
+                if (recipe->layers[i].mixer != TDM_MIXER_ATTENTION)
+                        return true;
+        return false;
+}
+
 double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t n_rows)
 {
         double all = (double)hp->n_vocab, read = all; /* in rows of d_model weights: first the head */
@@ -215,6 +251,8 @@ double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_h
                 double kept = 2.0 * (sizes->n_heads + sizes->n_kv_heads) * sizes->head_dim,
                        experts = 3.0 * l->d_expert * l->n_experts;
 
+                if (l->mixer == TDM_MIXER_SHORT_CONV)
+                        kept = 4.0 * hp->d_model;
                 if (l->n_experts == 0 || l->has_dense_beside)
                         kept += 3.0 * sizes->d_ff;
                 all += kept + experts;
@@ -243,13 +281,17 @@ static uint64_t rope_bytes(const struct tdm_rope_recipe *rope, uint32_t n_ctx, u
 uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t max_rows)
 {
         uint64_t rows = TDM_MIN(max_rows, TDM_TILE_ROWS), q_width = 0, kv_width = 0, bytes = 0;
-        uint64_t n_experts = 0, n_used = 0, d_expert = 0, in, out;
+        uint64_t n_experts = 0, n_used = 0, d_expert = 0, state_width = 0, in, out;
 
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_layer_sizes *sizes = &hp->layers[i];
                 const struct tdm_layer_recipe *l = &recipe->layers[i];
 
                 q_width = TDM_MAX(q_width, (uint64_t)sizes->n_heads * sizes->head_dim);
+                if (l->mixer == TDM_MIXER_SHORT_CONV) { /* three numbers of each of a row, and what becomes of them */
+                        state_width = 3 * (uint64_t)hp->d_model;
+                        q_width = TDM_MAX(q_width, (uint64_t)hp->d_model);
+                }
                 kv_width = TDM_MAX(kv_width, (uint64_t)sizes->n_kv_heads * sizes->head_dim);
                 n_experts = TDM_MAX(n_experts, (uint64_t)l->n_experts);
                 n_used = TDM_MAX(n_used, (uint64_t)l->n_experts_used);
@@ -262,7 +304,7 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
          * router's numbers, layers' inputs. */
         in = 4 * (uint64_t)hp->residual_width + q_width + hp->d_ff + recipe->per_layer_width;
         out = 2 * q_width + 2 * kv_width + 2 * (uint64_t)hp->d_ff + 2 * (uint64_t)hp->residual_width + n_experts +
-              2 * (uint64_t)recipe->per_layer_width;
+              2 * (uint64_t)recipe->per_layer_width + state_width;
         bytes += rows * (in * FORMS_BYTES + out * sizeof(float));
         bytes += rows * n_used * (d_expert * FORMS_BYTES + hp->d_model * sizeof(float) + SLOT_BYTES);
         return bytes;
@@ -285,19 +327,23 @@ static uint64_t rope_features(const struct tdm_rope_recipe *rope, const struct t
                (rope->magnitude != 1 ? BIT(ROPE_MAGNITUDE) : 0);
 }
 
+static uint64_t mixer_features(const struct tdm_layer_recipe *l)
+{
+        return l->mixer == TDM_MIXER_SHORT_CONV ? BIT(SHORT_CONV) : 0;
+}
+
 static uint64_t layer_features(const struct tdm_layer_recipe *l)
 {
         const uint32_t before = TDM_NORM_ATTN_BEFORE | TDM_NORM_FFN_BEFORE,
-                       after = TDM_NORM_ATTN_AFTER | TDM_NORM_FFN_AFTER, qk = TDM_NORM_Q | TDM_NORM_K;
+                       after = TDM_NORM_ATTN_AFTER | TDM_NORM_FFN_AFTER;
 
         return ((l->norms & before) != before ? BIT(NO_NORM_BEFORE) : 0) |
-               ((l->norms & after) != after ? BIT(NO_NORM_AFTER) : 0) | ((l->norms & qk) != qk ? BIT(NO_QK_NORM) : 0) |
+               ((l->norms & after) != after ? BIT(NO_NORM_AFTER) : 0) |
                (l->norms & TDM_NORM_QK_WIDE ? BIT(QK_NORM_WIDE) : 0) |
                (l->norms & TDM_NORM_QK_LATE ? BIT(QK_NORM_LATE) : 0) | (l->norms & TDM_NORM_V ? BIT(V_NORM) : 0) |
-               (l->biases ? BIT(BIASES) : 0) | (l->rope == TDM_ROPE_NONE ? BIT(NO_ROPE) : 0) |
-               (l->attention_softcap > 0 ? BIT(ATTENTION_SOFTCAP) : 0) | (l->has_sinks ? BIT(SINKS) : 0) |
-               (l->v_is_k ? BIT(V_IS_K) : 0) | activation_features(l->activation) | (l->is_sparse ? BIT(SPARSITY) : 0) |
-               (l->n_experts && !l->has_dense_beside ? BIT(EXPERTS) : 0) |
+               (l->biases ? BIT(BIASES) : 0) | (l->attention_softcap > 0 ? BIT(ATTENTION_SOFTCAP) : 0) |
+               (l->has_sinks ? BIT(SINKS) : 0) | (l->v_is_k ? BIT(V_IS_K) : 0) | activation_features(l->activation) |
+               (l->is_sparse ? BIT(SPARSITY) : 0) | (l->n_experts && !l->has_dense_beside ? BIT(EXPERTS) : 0) |
                (l->has_dense_beside ? BIT(DENSE_BESIDE) : 0) | (l->has_input ? BIT(PER_LAYER_INPUT) : 0) |
                (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
 }
@@ -308,7 +354,9 @@ static uint64_t size_features(const struct tdm_recipe *recipe, const struct tdm_
         const struct tdm_layer_sizes *l = &hp->layers[i];
         uint32_t first = 0;
 
-        while (!hp->layers[first].window != !l->window)
+        if (l->n_state > 0) /* what belongs to attention stands in it for nothing */
+                return l->d_ff != hp->d_ff ? BIT(FF_BY_LAYER) : 0;
+        while (!hp->layers[first].window != !l->window || hp->layers[first].n_state > 0)
                 first++;
         return (l->n_heads != hp->n_heads || l->n_kv_heads != hp->n_kv_heads || l->head_dim != hp->head_dim ?
                         BIT(HEADS_BY_LAYER) :
@@ -332,7 +380,11 @@ uint64_t tdm_recipe_features(const struct tdm_recipe *recipe, const struct tdm_h
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_layer_recipe *l = &recipe->layers[i];
 
-                features |= layer_features(l) | size_features(recipe, hp, i);
+                features |= layer_features(l) | mixer_features(l) | size_features(recipe, hp, i);
+                if (l->mixer != TDM_MIXER_ATTENTION)
+                        continue;
+                features |= (l->rope == TDM_ROPE_NONE ? BIT(NO_ROPE) : 0) |
+                            ((l->norms & (TDM_NORM_Q | TDM_NORM_K)) != (TDM_NORM_Q | TDM_NORM_K) ? BIT(NO_QK_NORM) : 0);
                 if (l->rope != TDM_ROPE_NONE)
                         features |= rope_features(&recipe->ropes[l->rope], &hp->layers[i]);
         }

@@ -16,6 +16,11 @@
  *   f = RMS(x)                                  TDM_NORM_FFN_BEFORE
  *   x = x + RMS(Wdown (act(Wgate f) * Wup f))   TDM_NORM_FFN_AFTER
  *
+ * A short convolution takes the place of attention (TDM_MIXER_SHORT_CONV), element by element over a row:
+ *
+ *   b, c, u = the three thirds of Win h; s_t = b_t u_t; o = c_t (sum over j of k_j s_(t - taps + 1 + j))
+ *   x = x + Wout o; s before the first row is 0. The layer's state is the last taps - 1 of s.
+ *
  * Experts e take the place of the dense FFN: the sum of w_e FFN_e(f), with w of a router's numbers Wr f. Where a dense
  * FFN runs beside them (has_dense_beside), every norm has a gain of its own and every expert a scale s_e:
  *
@@ -134,7 +139,15 @@ enum tdm_router {
         TDM_ROUTER_SOFTMAX_ALL = 2     /* softmax over all, not scaled to the sum 1 */
 };
 
+/* What a layer does in its attention block. */
+enum tdm_mixer {
+        TDM_MIXER_ATTENTION = 0, /* keys and values of all positions, or of a window of them */
+        TDM_MIXER_SHORT_CONV = 1 /* a causal convolution of each number with a few rows before, between two gates */
+};
+#define TDM_MAX_CONV_TAPS 8u /* real models have 3 and 4 */
+
 struct tdm_layer_recipe {
+        uint32_t mixer;  /* enum tdm_mixer */
         uint32_t norms;  /* enum tdm_norm, several */
         uint32_t biases; /* enum tdm_bias, several; with experts those of gate, up and down are the experts' */
         uint32_t rope;   /* which of the recipe's; TDM_ROPE_NONE: positions do not matter */
@@ -155,6 +168,7 @@ struct tdm_layer_recipe {
         uint32_t reach;
         uint32_t has_input;        /* takes part in the per-layer inputs */
         uint32_t has_output_scale; /* the residual is multiplied by a number at the layer's end */
+        uint32_t conv_taps;        /* rows that a convolution reads, its own the last; 0: the mixer has none */
 };
 
 enum tdm_residual {
@@ -190,9 +204,9 @@ struct tdm_recipe {
 };
 
 /* Goes up with every change of what a recipe's bytes mean: it is part of TDM_WEIGHTS_ABI. */
-#define TDM_RECIPE_LAYOUT 2u
-static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 76 &&
-                      sizeof(struct tdm_recipe) == 84 + 48 * TDM_MAX_ROPES + 76 * TDM_MAX_LAYERS,
+#define TDM_RECIPE_LAYOUT 3u
+static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 84 &&
+                      sizeof(struct tdm_recipe) == 84 + 48 * TDM_MAX_ROPES + 84 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Numbers that a row carries from block to block: its streams; where there are several, what lies between attention
@@ -207,6 +221,9 @@ static inline bool tdm_recipe_is_whole(const struct tdm_recipe *recipe)
 {
         return recipe->is_bidirectional || recipe->pooling == TDM_POOLING_MEAN || recipe->pooling == TDM_POOLING_FIRST;
 }
+
+/* A layer keeps a state of a sequence: it has no positions, so it cannot be cut back (docs/state.md). */
+bool tdm_recipe_has_state(const struct tdm_recipe *recipe, const struct tdm_hparams *hp);
 
 /* Checks every field's range and that the fields fit each other and the sizes. hp has passed tdm_hparams_check().
  * Workers run it on what they were handed. TDM_E_BAD_MODEL. */
@@ -260,7 +277,8 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
         X(OUTPUT_SCALE, 1, "scaled outputs of layers")                                                                 \
         X(LOGIT_SCALE, 0, "scaled logits")                                                                             \
         X(POOLING, 1, "vectors of texts")                                                                              \
-        X(BIDIRECTIONAL, 1, "attention that is not causal")
+        X(BIDIRECTIONAL, 1, "attention that is not causal")                                                            \
+        X(SHORT_CONV, 0, "short convolutions")
 
 #define TDM_FEATURE_NUMBER(name, all, words) TDM_FEATURE_##name,
 #define TDM_ACTIVATION_FEATURE(name, number, words, largest) TDM_FEATURE_##name,

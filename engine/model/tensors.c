@@ -23,7 +23,9 @@ enum dim {
         RANK,
         INPUT,
         ALL_INPUTS,
-        DENSE_PAIR
+        DENSE_PAIR,
+        TAPS,
+        THREE_MODEL
 };
 
 enum { GLOBAL = false, LAYER = true };
@@ -31,6 +33,8 @@ enum { MATRIX = TDM_ROLE_MATRIX, VECTOR = TDM_ROLE_VECTOR, IN_FILE = TDM_ROLE_FI
 enum { NEEDED = false, MAYBE = true };
 /* Layers have a dense FFN, experts, or both. */
 enum ffn { ANY_FFN, DENSE, OF_EXPERTS };
+/* Layers have attention or a short convolution. */
+enum mixer { ANY_MIXER, OF_ATTENTION, OF_SHORT_CONV };
 
 static const struct kind {
         const char *name;
@@ -43,17 +47,18 @@ static const struct kind {
         uint8_t ffn;   /* enum ffn: which layers have it */
         uint8_t parts; /* enum dim: matrices below each other, of which rows and cols are each one's */
         bool is_scale; /* its name ends in ".scale" */
+        uint8_t mixer; /* enum mixer: which layers have it */
 } kinds[TDM_N_TENSOR_KINDS] = {
         [TDM_TENSOR_TOKEN_EMBD] = { "token_embd", GLOBAL, MATRIX, VOCAB, MODEL, NEEDED, 0 },
         [TDM_TENSOR_OUTPUT] = { "output", GLOBAL, MATRIX, VOCAB, MODEL, MAYBE, 0 },
         [TDM_TENSOR_OUTPUT_NORM] = { "output_norm", GLOBAL, VECTOR, ONE, MODEL, NEEDED, 0 },
         [TDM_TENSOR_ATTN_NORM] = { "attn_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_ATTN_BEFORE },
-        [TDM_TENSOR_Q] = { "attn_q", LAYER, MATRIX, Q_WIDTH, MODEL, NEEDED, 0 },
-        [TDM_TENSOR_K] = { "attn_k", LAYER, MATRIX, KV_WIDTH, MODEL, NEEDED, 0 },
-        [TDM_TENSOR_V] = { "attn_v", LAYER, MATRIX, KV_WIDTH, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_Q] = { "attn_q", LAYER, MATRIX, Q_WIDTH, MODEL, NEEDED, 0, .mixer = OF_ATTENTION },
+        [TDM_TENSOR_K] = { "attn_k", LAYER, MATRIX, KV_WIDTH, MODEL, NEEDED, 0, .mixer = OF_ATTENTION },
+        [TDM_TENSOR_V] = { "attn_v", LAYER, MATRIX, KV_WIDTH, MODEL, NEEDED, 0, .mixer = OF_ATTENTION },
         [TDM_TENSOR_Q_NORM] = { "attn_q_norm", LAYER, VECTOR, ONE, Q_GAINS, NEEDED, TDM_NORM_Q },
         [TDM_TENSOR_K_NORM] = { "attn_k_norm", LAYER, VECTOR, ONE, K_GAINS, NEEDED, TDM_NORM_K },
-        [TDM_TENSOR_O] = { "attn_output", LAYER, MATRIX, MODEL, Q_WIDTH, NEEDED, 0 },
+        [TDM_TENSOR_O] = { "attn_output", LAYER, MATRIX, MODEL, Q_WIDTH, NEEDED, 0, .mixer = OF_ATTENTION },
         [TDM_TENSOR_POST_ATTN_NORM] = { "post_attention_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_ATTN_AFTER },
         [TDM_TENSOR_FFN_NORM] = { "ffn_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_FFN_BEFORE },
         [TDM_TENSOR_GATE] = { "ffn_gate", LAYER, MATRIX, FF, MODEL, NEEDED, 0, 0, DENSE },
@@ -112,6 +117,11 @@ static const struct kind {
         [TDM_TENSOR_POST_EXPERTS_NORM] = { "post_ffw_norm_2", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, 0, OF_EXPERTS },
         [TDM_TENSOR_ROPE_LONG] = { "rope_factors_long", GLOBAL, VECTOR, ONE, TURNED_PAIRS, MAYBE, 0 },
         [TDM_TENSOR_ROPE_SHORT] = { "rope_factors_short", GLOBAL, VECTOR, ONE, TURNED_PAIRS, MAYBE, 0 },
+        [TDM_TENSOR_SHORT_CONV] = { "shortconv.conv", LAYER, VECTOR, MODEL, TAPS, NEEDED, 0, .mixer = OF_SHORT_CONV },
+        [TDM_TENSOR_SHORT_CONV_IN] = { "shortconv.in_proj", LAYER, MATRIX, THREE_MODEL, MODEL, NEEDED, 0,
+                                       .mixer = OF_SHORT_CONV },
+        [TDM_TENSOR_SHORT_CONV_OUT] = { "shortconv.out_proj", LAYER, MATRIX, MODEL, MODEL, NEEDED, 0,
+                                        .mixer = OF_SHORT_CONV },
 };
 
 /* Tensors that some files have as one: below each other in this order, or their rows in turn. */
@@ -196,6 +206,10 @@ static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hpara
                 return recipe->per_layer_width * hp->n_layers;
         case DENSE_PAIR:
                 return recipe->dense_width;
+        case TAPS:
+                return recipe->layers[layer].conv_taps;
+        case THREE_MODEL:
+                return 3 * hp->d_model;
         }
         abort();
 }
@@ -227,6 +241,11 @@ bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
         case TDM_TENSOR_DENSE_2: /* some files of embedding models number the pair from 0 */
         case TDM_TENSOR_DENSE_3:
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "dense.%d.weight", kind == TDM_TENSOR_DENSE_3);
+                return true;
+        case TDM_TENSOR_OUTPUT_NORM: /* it is no norm of the embedding's rows */
+                if (strcmp(recipe->architecture, "lfm2") != 0)
+                        return false;
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "token_embd_norm.weight");
                 return true;
         case TDM_TENSOR_FFN_NORM: /* gpt-oss calls it after what comes before it */
                 if (recipe->layers[layer].norms & TDM_NORM_ATTN_AFTER)
@@ -375,6 +394,8 @@ enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const st
         const struct tdm_layer_recipe *l = &recipe->layers[layer];
 
         if (!tensor_is_wanted(kind, recipe, layer))
+                return TDM_TENSOR_ABSENT;
+        if (kinds[kind].mixer != ANY_MIXER && (kinds[kind].mixer == OF_ATTENTION) != (l->mixer == TDM_MIXER_ATTENTION))
                 return TDM_TENSOR_ABSENT;
         if (kinds[kind].norm != 0 && !(l->norms & kinds[kind].norm))
                 return TDM_TENSOR_ABSENT;

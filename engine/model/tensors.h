@@ -69,6 +69,9 @@ enum tdm_tensor_kind {
         /* Names under which files have ROPE_FREQS; the other of the two is not read. */
         TDM_TENSOR_ROPE_LONG,
         TDM_TENSOR_ROPE_SHORT,
+        TDM_TENSOR_SHORT_CONV,     /* [d_model][conv_taps] */
+        TDM_TENSOR_SHORT_CONV_IN,  /* [3 * d_model][d_model] */
+        TDM_TENSOR_SHORT_CONV_OUT, /* [d_model][d_model] */
         TDM_N_TENSOR_KINDS
 };
 

@@ -131,6 +131,9 @@ static void hostile_layers(void **state)
                 REFUSED(r.layers[i].biases = TDM_BIAS_ROUTER);
                 REFUSED(r.layers[i].has_input = 1); /* of no width */
                 REFUSED(r.layers[i].has_output_scale = 2);
+                REFUSED(r.layers[i].mixer = TDM_MIXER_SHORT_CONV); /* without taps or a state */
+                REFUSED(r.layers[i].mixer = 2);
+                REFUSED(r.layers[i].conv_taps = 3);
 #define EXPERTS(n, used, width, how)                                                                                   \
         (r.layers[i].n_experts = n, r.layers[i].n_experts_used = used, r.layers[i].d_expert = width,                   \
          r.layers[i].router = how)
@@ -143,6 +146,46 @@ static void hostile_layers(void **state)
                 REFUSED(EXPERTS(128, TDM_MAX_EXPERTS_USED + 1, 32, TDM_ROUTER_SOFTMAX_ALL));
                 REFUSED(EXPERTS(8, 2, 32, 3));
         }
+}
+
+/* A layer with a state in place of attention has nothing of attention, and a state of its size. */
+static void states(void **state)
+{
+        const uint32_t n_state = 2 * hp.d_model;
+
+        good.layers[3].mixer = TDM_MIXER_SHORT_CONV;
+        good.layers[3].conv_taps = 3;
+        good.layers[3].rope = TDM_ROPE_NONE;
+        good.layers[3].norms &= ~(uint32_t)(TDM_NORM_Q | TDM_NORM_K);
+        hp.layers[3].n_state = n_state;
+        assert_int_equal(tdm_hparams_check(&hp, NULL), 0);
+        assert_int_equal(tdm_recipe_check(&good, &hp, NULL), 0);
+        assert_true(tdm_recipe_has_state(&good, &hp));
+        assert_true(tdm_recipe_share_read(&good, &hp, 1) == 1);
+        for (uint32_t kind = TDM_TENSOR_SHORT_CONV; kind <= TDM_TENSOR_SHORT_CONV_OUT; kind++)
+                for (uint32_t i = 0; i < 4; i++)
+                        assert_int_equal(tdm_tensor_presence((enum tdm_tensor_kind)kind, &good, &hp, i),
+                                         i == 3 ? TDM_TENSOR_REQUIRED : TDM_TENSOR_ABSENT);
+        for (uint32_t i = 0; i < 4; i++)
+                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_Q, &good, &hp, i),
+                                 i < 3 ? TDM_TENSOR_REQUIRED : TDM_TENSOR_ABSENT);
+        REFUSED(r.layers[3].conv_taps = 2);
+        REFUSED(r.layers[3].conv_taps = 1);
+        REFUSED(r.layers[3].conv_taps = UINT32_MAX);
+        REFUSED(r.layers[3].conv_taps = TDM_MAX_CONV_TAPS + 1);
+        REFUSED(r.layers[3].mixer = TDM_MIXER_ATTENTION);
+        REFUSED(r.layers[3].norms |= TDM_NORM_K);
+        REFUSED(r.layers[3].biases |= TDM_BIAS_V);
+        REFUSED(r.layers[3].rope = 0);
+        REFUSED(r.layers[3].has_sinks = 1);
+        REFUSED(r.pooling = TDM_POOLING_MEAN);
+        hp.layers[3].n_state = n_state - 1;
+        REFUSED((void)r);
+        hp.layers[3].n_state = TDM_STATE_MAX + 1;
+        assert_int_equal(tdm_hparams_check(&hp, NULL), TDM_E_BAD_MODEL);
+        hp.layers[3].n_state = n_state;
+        hp.layers[3].kv_layer = 2;
+        assert_int_equal(tdm_hparams_check(&hp, NULL), TDM_E_BAD_MODEL);
 }
 
 /* A change that a recipe can say, and how it is called. */
@@ -221,6 +264,9 @@ static void features(void **state)
         ASKS(TDM_FEATURE_OUTPUT_SCALE, r.layers[1].has_output_scale = 1);
         ASKS(TDM_FEATURE_LOGIT_SCALE, r.logit_scale = 0.25f);
         ASKS(TDM_FEATURE_POOLING, r.pooling = TDM_POOLING_LAST);
+        ASKS(TDM_FEATURE_SHORT_CONV,
+             (r.layers[3].mixer = TDM_MIXER_SHORT_CONV, r.layers[3].conv_taps = 3, r.layers[3].rope = TDM_ROPE_NONE,
+              r.layers[3].norms &= ~(uint32_t)(TDM_NORM_Q | TDM_NORM_K), sizes.layers[3].n_state = 2 * sizes.d_model));
         ASKS(TDM_FEATURE_BIDIRECTIONAL, (r.pooling = TDM_POOLING_MEAN, r.is_bidirectional = 1, no_windows(&sizes, &r)));
         assert_int_equal(seen, TDM_FEATURE_BIT(TDM_N_FEATURES) - 1); /* none was forgotten */
         assert_string_equal(tdm_feature_name(TDM_N_FEATURES), "an unknown feature");
@@ -348,7 +394,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup(hostile_numbers, setup), cmocka_unit_test_setup(hostile_layers, setup),
                 cmocka_unit_test_setup(features, setup),        cmocka_unit_test(activations),
-                cmocka_unit_test_setup(presence, setup),        cmocka_unit_test_setup(share_read, setup),
+                cmocka_unit_test_setup(states, setup),          cmocka_unit_test_setup(presence, setup),
+                cmocka_unit_test_setup(share_read, setup),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,11 +18,13 @@ int tdm_kv_type_from_name(const char *name)
 }
 
 int tdm_kv_geometry_init(struct tdm_kv_geometry *kv, const struct tdm_hparams *hp, enum tdm_kv_type type,
-                         uint32_t n_full_pages, uint32_t n_window_pages)
+                         uint32_t n_full_pages, uint32_t n_window_pages, uint32_t n_states)
 {
-        const uint32_t n_pages[TDM_KV_GROUPS] = { [TDM_KV_FULL] = n_full_pages, [TDM_KV_WINDOW] = n_window_pages };
+        const uint32_t n_pages[TDM_KV_POOLS] = {
+                [TDM_KV_FULL] = n_full_pages, [TDM_KV_WINDOW] = n_window_pages, [TDM_KV_STATE] = n_states
+        };
         struct tdm_kv_geometry g = { .type = type };
-        uint64_t bytes[TDM_KV_GROUPS] = { 0 }; /* of a page: cannot overflow, sizes have ranges */
+        uint64_t bytes[TDM_KV_POOLS] = { 0 }; /* of a page: cannot overflow, sizes have ranges */
 
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_layer_sizes *sizes = &hp->layers[i];
@@ -30,6 +32,12 @@ int tdm_kv_geometry_init(struct tdm_kv_geometry *kv, const struct tdm_hparams *h
 
                 if (sizes->kv_layer != i) {
                         g.layers[i] = g.layers[sizes->kv_layer];
+                        continue;
+                }
+                if (sizes->n_state > 0) {
+                        g.layers[i] = (struct tdm_kv_layer){ .group = TDM_KV_STATE, .offset = bytes[TDM_KV_STATE] };
+                        bytes[TDM_KV_STATE] += TDM_ALIGN_UP(sizes->n_state * UINT64_C(4), UINT64_C(64));
+                        g.n_layers[TDM_KV_STATE]++;
                         continue;
                 }
                 g.layers[i] = (struct tdm_kv_layer){ .group = group,
@@ -40,7 +48,7 @@ int tdm_kv_geometry_init(struct tdm_kv_geometry *kv, const struct tdm_hparams *h
                 bytes[group] += tdm_kv_layer_bytes(&g, i);
                 g.n_layers[group]++;
         }
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+        for (int group = 0; group < TDM_KV_POOLS; group++) {
                 uint64_t all;
 
                 g.n_pages[group] = g.n_layers[group] ? n_pages[group] : 0;

@@ -372,6 +372,32 @@ static int read_table(struct tdm_step *step, const uint8_t *base, const struct t
         return 0;
 }
 
+/* What is read and what is written are pages that there are. In a model without states nobody looks at them. */
+static int check_state(const struct tdm_step *step, uint32_t s, const struct tdm_kv_geometry *kv, struct tdm_error *err)
+{
+        const struct tdm_step_seq *seq = &step->seqs[s];
+        const struct tdm_step_state *state = &seq->state;
+        const uint32_t n_pages = kv->n_pages[TDM_KV_STATE];
+        const bool begins = step->rows[seq->first_row].position == 0, keeps = state->kept != TDM_KV_NO_PAGE;
+
+        if (!kv->n_layers[TDM_KV_STATE])
+                return 0;
+        if (begins ? state->from != TDM_KV_NO_PAGE : state->from >= n_pages)
+                return REFUSE(err, "sequence %u reads state %u of %u at position %u", s, state->from, n_pages,
+                              step->rows[seq->first_row].position);
+        if (state->to >= n_pages || state->to == state->from)
+                return REFUSE(err, "sequence %u reads state %u and writes state %u of %u", s, state->from, state->to,
+                              n_pages);
+        if (keeps ? state->kept >= n_pages || state->kept == state->to || state->kept == state->from ||
+                            state->n_kept < 1 || state->n_kept >= seq->n_rows :
+                    state->n_kept != 0)
+                return REFUSE(err, "sequence %u keeps state %u of %u behind %u of %u rows", s, state->kept, n_pages,
+                              state->n_kept, seq->n_rows);
+        if (seq->n_burst > 0)
+                return REFUSE(err, "sequence %u has a burst, and a state that cannot be cut back", s);
+        return 0;
+}
+
 int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_steps_layout *layout, uint32_t slot,
                   uint64_t step_id, uint32_t epoch, const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv,
                   struct tdm_error *err)
@@ -406,12 +432,16 @@ int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_s
                 r = check_bursts(step, limits, hp, err);
         if (r)
                 return r;
-        for (uint32_t s = 0; s < step->head.n_seqs; s++)
+        for (uint32_t s = 0; s < step->head.n_seqs; s++) {
+                r = check_state(step, s, kv, err);
+                if (r)
+                        return r;
                 for (int group = 0; group < TDM_KV_GROUPS; group++) {
                         r = read_table(step, base, layout, s, (enum tdm_kv_group)group, hp, kv, err);
                         if (r)
                                 return r;
                 }
+        }
         return 0;
 }
 

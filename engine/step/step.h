@@ -23,7 +23,7 @@
 #include "engine/sampling/sampler.h"
 
 #define TDM_STEPS_MAGIC UINT32_C(0x50545354) /* "TSTP" */
-#define TDM_STEPS_ABI 7u
+#define TDM_STEPS_ABI 8u
 #define TDM_STEP_SLOTS 4u
 #define TDM_MAX_STEP_ROWS 4096u
 #define TDM_MAX_STEP_SEQS 256u
@@ -42,12 +42,28 @@ struct tdm_step_row {
         uint32_t logits;   /* index into the step's logits, or UINT32_MAX */
 };
 
+/* Where a sequence's state lies (kv.h): all TDM_KV_NO_PAGE in a model without. A step reads one page and writes others,
+ * so it can be run again. Pages that a step writes are its sequence's alone. */
+struct tdm_step_state {
+        uint32_t from;   /* the state before the first row; TDM_KV_NO_PAGE where that is at position 0 */
+        uint32_t to;     /* the one behind the last row */
+        uint32_t kept;   /* the one behind n_kept rows; TDM_KV_NO_PAGE: none is wanted */
+        uint32_t n_kept; /* 1 to n_rows - 1; 0 where none is wanted */
+};
+
+#define TDM_STEP_NO_STATE                                                                                              \
+        (struct tdm_step_state)                                                                                        \
+        {                                                                                                              \
+                TDM_KV_NO_PAGE, TDM_KV_NO_PAGE, TDM_KV_NO_PAGE, 0                                                      \
+        }
+
 /* The rows of a sequence are consecutive in the step, with consecutive positions. */
 struct tdm_step_seq {
         uint32_t table; /* number of the sequence: which page tables */
         uint32_t first_row;
         uint32_t n_rows;
         uint32_t n_burst; /* tokens to draw behind its last row's, each from a row of the one before (burst.c) */
+        struct tdm_step_state state;
         /* A burst ends early behind its k-th token if the doubts of all k, by their classes, are more than most_doubt
          * [k - 1] together. All 0: it does not. */
         uint8_t doubts[TDM_CERTAINTIES], most_doubt[TDM_MAX_BURST];

@@ -52,7 +52,7 @@ static void layers_differ(void **state)
                 uint64_t small = tdm_kv_part_bytes(types[t], 32), large = tdm_kv_part_bytes(types[t], 64);
                 struct tdm_kv_geometry kv;
 
-                assert_int_equal(tdm_kv_geometry_init(&kv, &hp, types[t], 5, 3), 0);
+                assert_int_equal(tdm_kv_geometry_init(&kv, &hp, types[t], 5, 3, 0), 0);
                 assert_int_equal(kv.n_layers[TDM_KV_FULL], 1);
                 assert_int_equal(kv.n_layers[TDM_KV_WINDOW], 3);
                 assert_int_equal(kv.page_bytes[TDM_KV_FULL], TDM_ALIGN_UP(large, UINT64_C(4096)));
@@ -74,7 +74,7 @@ static void no_overlap(void **state)
         uint64_t parts[128][2], sum = 0;
         unsigned n = 0;
 
-        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 5, 3), 0);
+        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 5, 3, 0), 0);
         for (uint32_t layer = 0; layer < hp.n_layers; layer++) {
                 const struct tdm_kv_layer *l = &kv.layers[layer];
 
@@ -107,7 +107,7 @@ static void equal(void **state)
         struct tdm_hparams hp = mixed();
         struct tdm_kv_geometry a, b;
 
-        assert_int_equal(tdm_kv_geometry_init(&a, &hp, TDM_KV_F16, 5, 3), 0);
+        assert_int_equal(tdm_kv_geometry_init(&a, &hp, TDM_KV_F16, 5, 3, 0), 0);
         b = a;
         assert_true(tdm_kv_geometry_equal(&a, &b));
         b.layers[6].offset += 64;
@@ -115,7 +115,7 @@ static void equal(void **state)
         b = a;
         b.n_pages[TDM_KV_WINDOW]++;
         assert_false(tdm_kv_geometry_equal(&a, &b));
-        assert_int_equal(tdm_kv_geometry_init(&b, &hp, TDM_KV_F32, UINT32_MAX, UINT32_MAX), -EOVERFLOW);
+        assert_int_equal(tdm_kv_geometry_init(&b, &hp, TDM_KV_F32, UINT32_MAX, UINT32_MAX, 0), -EOVERFLOW);
 }
 
 int main(void)

@@ -652,7 +652,7 @@ static int setup(void **unused)
         tdm_hparams_all_layers(&hp);
         hp.layers[1].window = 0;
         tdm_steps_layout(&limits, &layout);
-        if (tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 80, 70) < 0 || tdm_step_new(&step, &limits) < 0)
+        if (tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 80, 70, 0) < 0 || tdm_step_new(&step, &limits) < 0)
                 return -1;
         base = aligned_alloc(4096, layout.size_bytes);
         return base ? 0 : -1;

@@ -140,6 +140,7 @@ static int parse_load(struct tdm_worker *w, const Tandem__Worker__Load *load, st
         command->kv_type = load->kv_type;
         command->kv_pages[TDM_KV_FULL] = load->kv_full_pages;
         command->kv_pages[TDM_KV_WINDOW] = load->kv_window_pages;
+        command->kv_pages[TDM_KV_STATE] = load->kv_states;
         command->dmabuf_only = load->dmabuf_only;
         for (unsigned i = 0; i < TDM_WORKER_N_SEGS; i++) {
                 int r = parse_segment(w, segments[i], &command->segments[i]);

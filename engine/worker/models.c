@@ -117,10 +117,13 @@ static int model_describe(struct tdm_worker_model *m, const struct tdm_worker_co
         if (!tdm_kv_type_name((enum tdm_kv_type)command->kv_type))
                 return tdm_error_set(err, TDM_E_PROTOCOL, "unknown KV type %u", command->kv_type);
         r = tdm_kv_geometry_init(&m->geometry, &m->hparams, (enum tdm_kv_type)command->kv_type,
-                                 command->kv_pages[TDM_KV_FULL], command->kv_pages[TDM_KV_WINDOW]);
+                                 command->kv_pages[TDM_KV_FULL], command->kv_pages[TDM_KV_WINDOW],
+                                 command->kv_pages[TDM_KV_STATE]);
         if (r < 0)
-                return tdm_error_set(err, TDM_E_PROTOCOL, "a KV cache of %u and %u pages cannot be addressed",
-                                     command->kv_pages[TDM_KV_FULL], command->kv_pages[TDM_KV_WINDOW]);
+                return tdm_error_set(err, TDM_E_PROTOCOL,
+                                     "a KV cache of %u and %u pages and %u states cannot be addressed",
+                                     command->kv_pages[TDM_KV_FULL], command->kv_pages[TDM_KV_WINDOW],
+                                     command->kv_pages[TDM_KV_STATE]);
         return 0;
 }
 

@@ -57,7 +57,7 @@ struct tdm_worker_command {
         char name[64];
         uint32_t precision;
         uint32_t kv_type;
-        uint32_t kv_pages[TDM_KV_GROUPS];
+        uint32_t kv_pages[TDM_KV_POOLS];
         bool dmabuf_only;
         /* KV: the first one; WEIGHTS: fds of the first one alone */
         struct tdm_worker_segment segments[TDM_WORKER_N_SEGS];

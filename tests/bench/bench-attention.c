@@ -56,11 +56,11 @@ static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, cons
         uint8_t *base;
 
         tdm_hparams_all_layers(&hp);
-        if (tdm_kv_geometry_init(&kv, &hp, type, load->n_seqs * n_pages, 0) < 0)
+        if (tdm_kv_geometry_init(&kv, &hp, type, load->n_seqs * n_pages, 0, 0) < 0)
                 abort();
         hp.n_layers = (uint32_t)TDM_MIN(TDM_MAX(ROTATE_BYTES / kv.size_bytes, 1u), MAX_LAYERS);
         tdm_hparams_all_layers(&hp);
-        if (tdm_kv_geometry_init(&kv, &hp, type, load->n_seqs * n_pages, 0) < 0 ||
+        if (tdm_kv_geometry_init(&kv, &hp, type, load->n_seqs * n_pages, 0, 0) < 0 ||
             tdm_attention_new(&attention, &hp, n_rows, tdm_pool_n_threads(pool)) < 0)
                 abort();
         base = aligned_alloc(4096, kv.size_bytes);

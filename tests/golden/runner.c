@@ -7,6 +7,7 @@
 #include "tests/golden/runner.h"
 
 #define SPOILED 256u /* pages of a group */
+#define STATES 3u    /* of a table: two that take turns, and one that is kept of a step */
 
 struct runner {
         const struct runner_model *model;
@@ -19,6 +20,7 @@ struct runner {
         struct tdm_result *results;          /* [max_logits] */
         uint32_t *free_pages[TDM_KV_GROUPS]; /* a stack, shuffled */
         uint32_t n_free[TDM_KV_GROUPS];
+        uint32_t state_at[RUNNER_TABLES][STATES]; /* positions that a table's state pages are behind; 0: none */
         uint64_t step_id;
         _Atomic uint64_t heartbeat;
         struct tdm_device *devices[2];
@@ -144,7 +146,8 @@ struct runner *runner_new(const struct runner_model *model, const struct runner_
                 .input_bytes = model->input_bytes,
         };
         ret = tdm_kv_geometry_init(&r->kv, model->hp, o->kv_type ? o->kv_type : tdm_precision_kv_type(o->precision, 0),
-                                   RUNNER_TABLES * r->limits.table_entries, RUNNER_TABLES * r->limits.table_entries);
+                                   RUNNER_TABLES * r->limits.table_entries, RUNNER_TABLES * r->limits.table_entries,
+                                   STATES * RUNNER_TABLES);
         if (ret < 0)
                 fail("geometry of the KV cache", NULL, ret);
         if (tdm_steps_limits_check(&r->limits, &err))
@@ -264,6 +267,7 @@ static void assign_pages(struct runner *r, const struct runner_part *part)
 
 void runner_forget(struct runner *r, uint32_t t)
 {
+        memset(r->state_at[t], 0, sizeof(r->state_at[t]));
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 uint32_t *table = tdm_steps_table(r->steps, &r->layout, t, (enum tdm_kv_group)group);
 
@@ -273,6 +277,41 @@ void runner_forget(struct runner *r, uint32_t t)
                                 table[i] = TDM_KV_NO_PAGE;
                         }
         }
+}
+
+/* The state behind the rows before this part, wherever it is; the next one, and one from the part's middle, which a later
+ * step may begin from, go to the others. */
+static struct tdm_step_state assign_states(struct runner *r, const struct runner_part *part)
+{
+        uint32_t *at = r->state_at[part->table], first = part->table * STATES;
+        struct tdm_step_state state = TDM_STEP_NO_STATE;
+        uint32_t from = UINT32_MAX, to = 0;
+
+        if (!r->kv.n_layers[TDM_KV_STATE])
+                return state;
+        for (uint32_t i = 0; i < STATES && part->first > 0; i++)
+                if (at[i] == part->first)
+                        from = i;
+        if (part->first > 0 && from == UINT32_MAX)
+                fail("no state of the position", NULL, (int)part->first);
+        while (to == from)
+                to++;
+        if (part->first > 0)
+                state.from = first + from;
+        state.to = first + to;
+        spoil_page(r, TDM_KV_STATE, state.to);
+        at[to] = part->first + part->n;
+        if (part->n > 1) {
+                uint32_t kept = to + 1;
+
+                while (kept == from)
+                        kept++;
+                state.kept = first + kept;
+                state.n_kept = part->n / 2;
+                spoil_page(r, TDM_KV_STATE, state.kept);
+                at[kept] = part->first + state.n_kept;
+        }
+        return state;
 }
 
 void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_parts, float *hidden,
@@ -292,7 +331,10 @@ void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_p
                 const struct runner_part *part = &parts[p];
 
                 assign_pages(r, part);
-                seqs[p] = (struct tdm_step_seq){ .table = part->table, .first_row = head->n_rows, .n_rows = part->n };
+                seqs[p] = (struct tdm_step_seq){ .table = part->table,
+                                                 .first_row = head->n_rows,
+                                                 .n_rows = part->n,
+                                                 .state = assign_states(r, part) };
                 for (uint32_t i = 0; i < part->n; i++) {
                         uint32_t position = part->first + i;
                         struct tdm_step_row *row = &rows[head->n_rows];

@@ -196,7 +196,7 @@ static void load(const char *name, const uint8_t *weights, uint32_t input_bytes,
         struct tdm_device_model *model;
         struct tdm_error err = {};
 
-        if (tdm_kv_geometry_init(&config.kv, hp, tdm_precision_kv_type(precision, 0), pages, pages) < 0)
+        if (tdm_kv_geometry_init(&config.kv, hp, tdm_precision_kv_type(precision, 0), pages, pages, 0) < 0)
                 fail(name, "no cache has its sizes");
         if (tdm_vulkan_device_ops.model_load((struct tdm_device *)device, &config, &model, &err) != 0)
                 fail(name, err.message);

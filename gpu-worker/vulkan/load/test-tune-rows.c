@@ -58,7 +58,7 @@ static void others_shapes_stay(void **state)
         weights = random_model_new(&hp, TDM_TYPE_Q4_0, TDM_TYPE_Q4_0);
         assert_non_null(weights);
         model_config.weights = weights;
-        assert_int_equal(tdm_kv_geometry_init(&model_config.kv, &hp, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(tdm_kv_geometry_init(&model_config.kv, &hp, TDM_KV_F16, 4, 4, 0), 0);
         assert_int_equal(tdm_vulkan_device_ops.open(&opened, &config, &err), 0);
         device = (struct tdm_vk_device *)opened;
         first = load(opened, &model_config);
@@ -106,7 +106,7 @@ static void a_file_is_measured(void **state)
         (void)state;
         runner_model_load(&file, path);
         model_config.weights = file.weights;
-        assert_int_equal(tdm_kv_geometry_init(&model_config.kv, file.hp, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(tdm_kv_geometry_init(&model_config.kv, file.hp, TDM_KV_F16, 4, 4, 0), 0);
         assert_int_equal(tdm_vulkan_device_ops.open(&device, &config, &err), 0);
         model = load(device, &model_config);
         for (uint32_t rows = 2; rows <= most_rows; rows *= 2)

@@ -20,7 +20,7 @@ static int begin(void **state)
         struct tdm_segment *s;
 
         tdm_hparams_all_layers(&hp);
-        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, N_PAGES, 0), 0);
+        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, N_PAGES, 0, 0), 0);
         assert_int_equal(kv.page_bytes[TDM_KV_FULL], PAGE_BYTES);
         assert_int_equal(tdm_segment_create(&s, "probe", TDM_HUGEPAGE_BYTES), 0);
         has_huge = tdm_hugepage_make(s->base, 1) == 0;

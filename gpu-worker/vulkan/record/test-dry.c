@@ -33,7 +33,7 @@ static int load_model(const char *size, uint32_t type, uint32_t more_type, struc
         weights = random_model_new_mixed(&hp, type, more_type, type);
         assert_non_null(weights);
         model_config.weights = weights;
-        assert_int_equal(tdm_kv_geometry_init(&model_config.kv, &hp, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(tdm_kv_geometry_init(&model_config.kv, &hp, TDM_KV_F16, 4, 4, 0), 0);
         assert_int_equal(ops.open(&device, &config, err), 0);
         loading = NULL;
         r = ops.load_begin(device, &model_config, &model, err);

@@ -170,7 +170,7 @@ struct drive *drive_new(const uint8_t *weights, const struct drive_options *o)
                 .vector_width = tdm_weights_header(weights)->recipe.pooling ? d->hp->d_model : 0,
         };
         pages = n_tables * d->limits.table_entries;
-        r = tdm_kv_geometry_init(&d->kv, d->hp, tdm_precision_kv_type(o->precision, o->kv), pages, pages);
+        r = tdm_kv_geometry_init(&d->kv, d->hp, tdm_precision_kv_type(o->precision, o->kv), pages, pages, 0);
         if (r < 0)
                 fail("geometry of the KV cache", NULL, r);
         if (tdm_steps_limits_check(&d->limits, &err))

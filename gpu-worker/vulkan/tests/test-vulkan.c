@@ -396,7 +396,7 @@ static void no_dmabuf(void **state)
         int pipes[2];
 
         assert_int_equal(pipe(pipes), 0);
-        assert_int_equal(tdm_kv_geometry_init(&c.kv, hp, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(tdm_kv_geometry_init(&c.kv, hp, TDM_KV_F16, 4, 4, 0), 0);
         c.activations_bytes = TDM_ALIGN_UP(TDM_STEP_SLOTS * UINT64_C(64) * hp->d_model * sizeof(float), UINT64_C(4096));
         c.activations = aligned_alloc(4096, c.activations_bytes);
         for (int copy = 0; copy < 2; copy++) {
@@ -483,7 +483,7 @@ static void refused(void **state)
         assert_int_equal(ops->open(&device, &config, &err), 0);
         assert_non_null(strstr(ops->describe(device), "memory copied"));
         assert_non_null(strstr(ops->numerics_id(device), "vulkan-9/"));
-        assert_int_equal(tdm_kv_geometry_init(&good.kv, hp, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(tdm_kv_geometry_init(&good.kv, hp, TDM_KV_F16, 4, 4, 0), 0);
 
         bad = good;
         bad.precision = (enum tdm_precision)99;
@@ -646,7 +646,7 @@ static uint64_t compiled_for(const uint8_t *weights)
         struct tdm_error err = {};
 
         assert_int_equal(
-                tdm_kv_geometry_init(&model_config.kv, &tdm_weights_header(weights)->hparams, TDM_KV_F16, 4, 4), 0);
+                tdm_kv_geometry_init(&model_config.kv, &tdm_weights_header(weights)->hparams, TDM_KV_F16, 4, 4, 0), 0);
         assert_int_equal(tdm_vulkan_device_ops.open(&device, &config, &err), 0);
         if (tdm_vulkan_device_ops.model_load(device, &model_config, &model, &err) != 0)
                 fail_msg("%s", err.message);
