@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "engine/host/short-conv.h"
 #include "engine/host/streams.h"
 
 #define CHUNK_ROWS_MAX 16u     /* of a pass that goes row by row */
@@ -260,18 +261,19 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
         struct tdm_pool *pool = model->pool;
         const struct tdm_kernels *kernels = model->kernels;
         const struct tdm_layer_sizes *sizes = &model->hp.layers[layer];
-        uint32_t d = model->hp.d_model, q_width = sizes->n_heads * sizes->head_dim;
+        bool is_both = model->recipe.is_bidirectional, has_state = sizes->n_state > 0;
+        uint32_t d = model->hp.d_model, q_width = has_state ? d : sizes->n_heads * sizes->head_dim;
         uint32_t kv_width = sizes->n_kv_heads * sizes->head_dim;
-        bool is_both = model->recipe.is_bidirectional;
+        bool makes_keys = sizes->kv_layer == layer && !is_both && !has_state;
         struct tdm_matmul_out outs[4];
         unsigned n_outs = 0;
 
-        outs[n_outs++] = out(&l->q, model->heads.q, q_width);
+        outs[n_outs++] = has_state ? out(&l->q, model->conv.in, 3 * (size_t)d) : out(&l->q, model->heads.q, q_width);
         if (is_both)
                 store_all(model, step, layer, hidden);
-        if (sizes->kv_layer == layer && !is_both)
+        if (makes_keys)
                 outs[n_outs++] = out(&l->k, model->heads.k, kv_width);
-        if (sizes->kv_layer == layer && !is_both && !model->recipe.layers[layer].v_is_k)
+        if (makes_keys && !model->recipe.layers[layer].v_is_k)
                 outs[n_outs++] = out(&l->v, model->heads.v, kv_width);
         if (model->recipe.laurel_rank > 0)
                 outs[n_outs++] = out(&l->laurel_l, model->streams.rank, model->recipe.laurel_rank);
@@ -292,7 +294,9 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                 pass.acts = &model->acts[TDM_HOST_QKV];
                 pass_each_row(&pass, d, norm_row);
                 tdm_matmul(pool, kernels, pass.acts, n, outs, n_outs);
-                if (is_both)
+                if (has_state)
+                        tdm_host_short_conv(model, step, layer, first, n);
+                else if (is_both)
                         attend_both(&pass);
                 else
                         tdm_host_attend(model, step, layer, first, n);

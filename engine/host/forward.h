@@ -35,7 +35,8 @@ struct tdm_host_weight {
 };
 
 struct tdm_host_layer {
-        struct tdm_host_weight q, k, v, o;
+        struct tdm_host_weight q, k, v, o;     /* with a short convolution: its first product is q, its second o */
+        const float *conv;                     /* [taps][d_model] of a short convolution; else NULL */
         struct tdm_host_weight gate, up, down; /* of a dense FFN; else empty */
         struct tdm_host_weight router;         /* takes f32 */
         struct tdm_experts_layer experts;      /* n_experts 0: none */
@@ -74,8 +75,15 @@ struct tdm_host_angles {
 
 /* Rows of an attention block's heads. */
 struct tdm_host_heads {
-        float *q, *attn; /* [tile_rows][n_heads * head_dim] */
+        float *q, *attn; /* [tile_rows][n_heads * head_dim], attn also [tile_rows][d_model] of what a state gives */
         float *k, *v;    /* [tile_rows][n_kv_heads * head_dim] */
+};
+
+/* Short convolutions (short-conv.h). */
+struct tdm_host_conv {
+        float *in;      /* [tile_rows][3 * d_model]; NULL: no layer has one */
+        float *kernels; /* of all layers */
+        float *zeros;   /* [d_model] */
 };
 
 /* Rows that go to experts. */
@@ -115,6 +123,7 @@ struct tdm_host_model {
         struct tdm_rope rope[TDM_MAX_ROPES]; /* of the recipe */
         struct tdm_host_angles angles;
         struct tdm_host_heads heads;
+        struct tdm_host_conv conv;
         float *y;                     /* [tile_rows][d_model]: a block's output before its norm */
         float *gate, *up;             /* [tile_rows][d_ff]; NULL: no layer is sparse */
         struct tdm_sparse *sparse;    /* NULL: no layer is run sparsely */

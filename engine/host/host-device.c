@@ -6,6 +6,7 @@
 #include <assert.h>
 
 #include "engine/host/early.h"
+#include "engine/host/short-conv.h"
 #include "engine/host/streams.h"
 
 #define NUMERICS_ID "host-2"
@@ -16,7 +17,7 @@
 #define ALONE_MACS (UINT64_C(2) << 20)
 #define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
 /* Features that it computes besides those of all devices. */
-#define FEATURES (BIT(ROPE_PARTIAL) | BIT(WINDOW_BY_LAYER))
+#define FEATURES (BIT(ROPE_PARTIAL) | BIT(WINDOW_BY_LAYER) | BIT(SHORT_CONV))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -128,6 +129,7 @@ static void host_unload(struct tdm_device_model *public)
         tdm_attention_destroy(model->attention);
         tdm_experts_destroy(model->routed.experts);
         tdm_pooler_destroy(model->pooling);
+        tdm_host_short_conv_free(model);
         free(model->heads.q);
         free(model->heads.attn);
         free(model->heads.k);
@@ -233,14 +235,18 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                 struct tdm_host_layer *l = &model->layers[i];
                 enum tdm_act qkv = qkv_act(&model->recipe.layers[i], acts);
 
-                matrix_init(model, TDM_TENSOR_Q, i, qkv, &l->q);
-                l->k = l->v = l->q; /* neither is used where the layer reads another's */
-                if (model->hp.layers[i].kv_layer == i) {
+                const bool has_state = model->hp.layers[i].n_state > 0;
+
+                matrix_init(model, has_state ? TDM_TENSOR_SHORT_CONV_IN : TDM_TENSOR_Q, i, qkv, &l->q);
+                l->k = l->v = l->q; /* neither is used where the layer reads another's, or has a state */
+                if (model->hp.layers[i].kv_layer == i && !has_state) {
                         matrix_init(model, TDM_TENSOR_K, i, qkv, &l->k);
                         if (!model->recipe.layers[i].v_is_k)
                                 matrix_init(model, TDM_TENSOR_V, i, qkv, &l->v);
                 }
-                matrix_init(model, TDM_TENSOR_O, i, acts[TDM_HOST_ATTN_OUT], &l->o);
+                matrix_init(model, has_state ? TDM_TENSOR_SHORT_CONV_OUT : TDM_TENSOR_O, i, acts[TDM_HOST_ATTN_OUT],
+                            &l->o);
+                l->conv = vector(model, TDM_TENSOR_SHORT_CONV, i);
                 if (model->recipe.layers[i].n_experts > 0) {
                         experts_init(model, i, acts, l);
                         l->router_scale = vector(model, TDM_TENSOR_ROUTER_SCALE, i);
@@ -296,9 +302,11 @@ static void count_macs(struct tdm_host_model *model)
                 const struct tdm_host_layer *l = &model->layers[i];
                 const struct tdm_layer_sizes *sizes = &model->hp.layers[i];
 
-                model->row_macs += weight_macs(&l->q) + weight_macs(&l->k) + weight_macs(&l->v) + weight_macs(&l->o) +
-                                   weight_macs(&l->gate) + weight_macs(&l->up) + weight_macs(&l->down) +
-                                   expert_macs(&l->experts);
+                model->row_macs += weight_macs(&l->q) + weight_macs(&l->o) + weight_macs(&l->gate) +
+                                   weight_macs(&l->up) + weight_macs(&l->down) + expert_macs(&l->experts);
+                if (sizes->n_state > 0)
+                        continue;
+                model->row_macs += weight_macs(&l->k) + weight_macs(&l->v);
                 model->key_macs += UINT64_C(2) * sizes->n_heads * sizes->head_dim;
         }
 }
@@ -411,7 +419,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
                 const struct tdm_host_layer *l = &model->layers[i];
                 const struct tdm_layer_sizes *sizes = &hp->layers[i];
 
-                q_width = TDM_MAX(q_width, sizes->n_heads * sizes->head_dim);
+                q_width = TDM_MAX(q_width, sizes->n_state > 0 ? hp->d_model : sizes->n_heads * sizes->head_dim);
                 kv_width = TDM_MAX(kv_width, sizes->n_kv_heads * sizes->head_dim);
                 is_sparse = is_sparse || model->recipe.layers[i].is_sparse;
                 forms[TDM_HOST_QKV] |= 1u << l->q.act | 1u << l->k.act | 1u << l->v.act;
@@ -454,7 +462,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
         for (uint32_t i = 0; i < hp->head_dim; i++)
                 model->ones[i] = 1;
         if (tdm_host_early_new(&model->early, model, limits) < 0 || !tdm_host_streams_scratch(model) ||
-            !sparse_init(model) || !experts_scratch_init(model))
+            !sparse_init(model) || !experts_scratch_init(model) || !tdm_host_short_conv_init(model))
                 return false;
         if (tdm_attention_new(&model->attention, hp, rows, n_threads) < 0)
                 return false;

@@ -59,6 +59,7 @@ struct variant {
         uint32_t n_logits; /* of a chunk, at most; 0: MAX_LOGITS */
         uint32_t n_quick;  /* rows that go before in large chunks */
         uint32_t n_others;
+        bool rereads; /* the next step begins in the middle of a chunk, so its last rows are read again */
 };
 
 static void outcome_deinit(struct outcome *o)
@@ -87,7 +88,7 @@ static struct outcome run(const struct variant *v)
         o.has_result = calloc(v->n_rows, sizeof(bool));
         o.stops_early = hp->layers[hp->n_layers - 1].kv_layer != hp->n_layers - 1;
 
-        for (uint32_t first = 0, n, step = 0; first < v->n_rows; first += n, step++) {
+        for (uint32_t first = 0, n, step = 0; first < v->n_rows; first += v->rereads && n > 1 ? n / 2 : n, step++) {
                 struct runner_part parts[RUNNER_TABLES];
                 uint32_t n_parts = 0, at = 0, row = 0, logits = 0;
 
@@ -209,8 +210,10 @@ static void test_chunks_threads_neighbours(void **state)
 {
         static const struct {
                 uint32_t chunk, n_threads, n_others;
-        } ways[] = { { 1, 1, 0 },  { 1, 2, 7 },  { 7, 2, 0 },    { 7, 1, 7 },   { 64, 1, 7 },
-                     { 64, 2, 0 }, { 64, 3, 7 }, { 2048, 2, 0 }, { 2048, 3, 0 } };
+                bool rereads;
+        } ways[] = { { 1, 1, 0, false },  { 1, 2, 7, false },    { 7, 2, 0, false },
+                     { 7, 1, 7, true },   { 64, 1, 7, true },    { 64, 2, 0, false },
+                     { 64, 3, 7, false }, { 2048, 2, 0, false }, { 2048, 3, 0, false } };
         struct runner_model model;
         struct variant base, variants[TDM_ARRAY_SIZE(ways)];
 
@@ -221,6 +224,7 @@ static void test_chunks_threads_neighbours(void **state)
                 variants[i].chunk = ways[i].chunk;
                 variants[i].options.n_threads = ways[i].n_threads;
                 variants[i].n_others = ways[i].n_others;
+                variants[i].rereads = ways[i].rereads;
         }
         compare(&base, variants, TDM_ARRAY_SIZE(ways));
         runner_model_unload(&model);
