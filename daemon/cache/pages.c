@@ -9,7 +9,6 @@
 
 #define NO_IDENTITY UINT64_MAX
 #define STATE_SPACING_LEAST 8u /* pages: reading 256 rows again takes one step */
-#define KEPT_STATES 4u         /* of a sequence beside those that stand at a distance: ends of prompts and answers */
 
 struct page {
         uint32_t n_refs;
@@ -284,19 +283,22 @@ uint32_t tdm_pages_state_spacing(const struct tdm_kv_geometry *kv)
         return (uint32_t)TDM_MIN(TDM_MAX(n, (uint64_t)STATE_SPACING_LEAST), (uint64_t)TDM_CTX_MAX / TDM_KV_PAGE_TOKENS);
 }
 
-/* States of n_sequences and as many again for the prefix cache: what a state is worth in pages of keys it may take, so
- * a context has checkpoints from its beginning to its end. */
-static uint32_t plan_states(const struct tdm_kv_geometry *kv, const struct tdm_pages_need *one, uint64_t budget_bytes,
-                            uint32_t n_sequences)
+/* Those of n_sequences that run, and one for the prefix cache for every four full pages: a turn of a conversation is
+ * about that long. A sequence that runs has a full page, so there are never more than five for four of them. */
+static uint32_t plan_states(const struct tdm_kv_geometry *kv, uint64_t budget_bytes, uint32_t n_sequences)
 {
-        uint64_t bytes = kv->page_bytes[TDM_KV_STATE], n;
+        const uint64_t bytes = kv->page_bytes[TDM_KV_STATE], full_bytes = kv->page_bytes[TDM_KV_FULL];
+        uint64_t n;
 
         if (bytes == 0)
                 return 0;
-        n = (uint64_t)n_sequences * (TDM_PAGES_STATES + KEPT_STATES) +
-            (uint64_t)one->n[TDM_KV_FULL] * n_sequences / tdm_pages_state_spacing(kv);
-        n = TDM_MIN(n, TDM_MAX(budget_bytes / 2 / bytes, (uint64_t)TDM_PAGES_STATES));
-        return (uint32_t)TDM_MIN(n, (uint64_t)UINT32_MAX - 1);
+        n = full_bytes == 0 ?
+                    (uint64_t)TDM_PAGES_STATES * n_sequences :
+                    (4 * full_bytes * TDM_PAGES_STATES * n_sequences + budget_bytes) / (4 * full_bytes + bytes);
+        if (full_bytes > 0)
+                n = TDM_MIN(n, 5 * budget_bytes / (4 * full_bytes + 5 * bytes));
+        n = TDM_MIN(n, budget_bytes / 2 / bytes);
+        return (uint32_t)TDM_MIN(TDM_MAX(n, (uint64_t)TDM_PAGES_STATES), (uint64_t)UINT32_MAX - 1);
 }
 
 void tdm_pages_plan(const struct tdm_hparams *hp, enum tdm_kv_type type, uint64_t budget_bytes, uint32_t n_sequences,
@@ -315,7 +317,7 @@ void tdm_pages_plan(const struct tdm_hparams *hp, enum tdm_kv_type type, uint64_
         one.n[TDM_KV_FULL] = full_bytes ? one.n[TDM_KV_FULL] : 0;
         one.n[TDM_KV_WINDOW] = window_bytes ? one.n[TDM_KV_WINDOW] : 0;
 
-        out.n[TDM_KV_STATE] = plan_states(&kv, &one, budget_bytes, n_sequences);
+        out.n[TDM_KV_STATE] = plan_states(&kv, budget_bytes, n_sequences);
         budget_bytes -= TDM_MIN(budget_bytes, out.n[TDM_KV_STATE] * kv.page_bytes[TDM_KV_STATE]);
 
         /* Window pages first, because without them no sequence can run; but at most half of the budget as soon as one

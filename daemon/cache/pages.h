@@ -66,7 +66,7 @@ uint32_t tdm_pages_used(const struct tdm_pages *pages, enum tdm_kv_group group);
 uint32_t tdm_pages_idle(const struct tdm_pages *pages, enum tdm_kv_group group);
 uint32_t tdm_pages_reserved(const struct tdm_pages *pages, enum tdm_kv_group group); /* promised, not drawn */
 
-/* The prefix cache keeps a state of a prompt every so many pages: as often as it takes no more memory than the pages, and
+/* The prefix cache keeps a state of a prompt every so many pages: as often as it takes no more memory than these, and
  * not more often than reading rows again is worth. */
 uint32_t tdm_pages_state_spacing(const struct tdm_kv_geometry *kv);
 

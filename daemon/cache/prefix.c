@@ -16,6 +16,7 @@ struct entry {
         uint32_t first_child, prev_sibling, next_sibling;
         uint32_t bucket, next_in_bucket;
         uint32_t window_page; /* NONE: not kept */
+        uint32_t state_page;  /* the same */
         uint32_t numerics;
         uint64_t identity;
         uint64_t stamp; /* of this use of the entry */
@@ -25,13 +26,14 @@ struct entry {
 struct tdm_prefix {
         struct tdm_pages *pages;
         struct tdm_hparams hp;
-        bool has_window;
+        bool has_window, has_state;
         uint32_t n_entries;
         uint32_t max_entries;
         uint32_t n_buckets;     /* a power of two */
         struct entry *entries;  /* [max_entries] */
         uint32_t *buckets;      /* [n_buckets], 1 + entry; 0: empty */
         uint32_t *window_owner; /* [window pages], 1 + entry; 0: none */
+        uint32_t *state_owner;  /* the same of states */
         uint64_t secret, last_stamp;
         struct {
                 uint32_t number;
@@ -56,6 +58,7 @@ int tdm_prefix_new(struct tdm_prefix **ret, struct tdm_pages *pages, const struc
                 return -ENOMEM;
         p->hp = *hp;
         p->has_window = kv->n_layers[TDM_KV_WINDOW] > 0;
+        p->has_state = kv->n_layers[TDM_KV_STATE] > 0;
         p->max_entries = kv->n_pages[TDM_KV_FULL];
         p->n_buckets = 16;
         while (p->n_buckets < p->max_entries && p->n_buckets < UINT32_C(1) << 30)
@@ -64,7 +67,8 @@ int tdm_prefix_new(struct tdm_prefix **ret, struct tdm_pages *pages, const struc
         p->entries = calloc(p->max_entries, sizeof(*p->entries));
         p->buckets = calloc(p->n_buckets, sizeof(*p->buckets));
         p->window_owner = calloc(TDM_MAX(kv->n_pages[TDM_KV_WINDOW], 1u), sizeof(*p->window_owner));
-        if (!p->entries || !p->buckets || !p->window_owner)
+        p->state_owner = calloc(TDM_MAX(kv->n_pages[TDM_KV_STATE], 1u), sizeof(*p->state_owner));
+        if (!p->entries || !p->buckets || !p->window_owner || !p->state_owner)
                 return -ENOMEM;
         if (getrandom(&p->secret, sizeof(p->secret), 0) != sizeof(p->secret))
                 return -errno;
@@ -85,6 +89,7 @@ void tdm_prefix_destroy(struct tdm_prefix *p)
         free(p->entries);
         free(p->buckets);
         free(p->window_owner);
+        free(p->state_owner);
         free(p);
 }
 
@@ -143,6 +148,45 @@ static void drop_window(struct tdm_prefix *p, struct entry *e)
         tdm_pages_drop(p->pages, TDM_KV_WINDOW, page);
 }
 
+static void drop_state(struct tdm_prefix *p, struct entry *e)
+{
+        uint32_t page = e->state_page;
+
+        if (page == NONE)
+                return;
+        e->state_page = NONE;
+        p->state_owner[page] = 0;
+        tdm_pages_drop(p->pages, TDM_KV_STATE, page);
+}
+
+/* Keeps that of the states which is behind n_pages pages. */
+static void keep_state(struct tdm_prefix *p, uint32_t entry, uint32_t n_pages, const struct tdm_prefix_tables *tables,
+                       struct tdm_prefix_cursor *cursor)
+{
+        struct entry *e = &p->entries[entry];
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(tables->states); i++) {
+                const struct tdm_prefix_state *s = &tables->states[i];
+
+                if (s->page == NONE || s->n != n_pages * TDM_KV_PAGE_TOKENS)
+                        continue;
+                if (cursor->passing && p->entries[cursor->passing - 1].used &&
+                    p->entries[cursor->passing - 1].stamp == cursor->passing_stamp)
+                        drop_state(p, &p->entries[cursor->passing - 1]);
+                cursor->passing = 0;
+                if (e->state_page != NONE || p->state_owner[s->page])
+                        return; /* another sequence's, or the cache's already */
+                e->state_page = s->page;
+                p->state_owner[s->page] = 1 + entry;
+                tdm_pages_keep(p->pages, TDM_KV_STATE, s->page);
+                if (s->passes) {
+                        cursor->passing = 1 + entry;
+                        cursor->passing_stamp = e->stamp;
+                }
+                return;
+        }
+}
+
 static void insert(struct tdm_prefix *p, uint32_t at, uint32_t parent, uint64_t identity, uint32_t numerics,
                    const uint32_t *tokens)
 {
@@ -154,6 +198,7 @@ static void insert(struct tdm_prefix *p, uint32_t at, uint32_t parent, uint64_t 
                              .prev_sibling = NONE,
                              .next_sibling = NONE,
                              .window_page = NONE,
+                             .state_page = NONE,
                              .numerics = numerics,
                              .identity = identity,
                              .stamp = ++p->last_stamp };
@@ -187,6 +232,7 @@ static void remove_leaf(struct tdm_prefix *p, uint32_t at)
         if (e->next_sibling != NONE)
                 p->entries[e->next_sibling].prev_sibling = e->prev_sibling;
         drop_window(p, e);
+        drop_state(p, e);
         e->used = false;
         p->n_entries--;
         tdm_pages_drop(p->pages, TDM_KV_FULL, at);
@@ -199,6 +245,10 @@ static void reclaim(enum tdm_kv_group group, uint32_t coldest, void *userdata)
         struct tdm_prefix *p = userdata;
         bool freed = false;
 
+        if (group == TDM_KV_STATE) {
+                drop_state(p, &p->entries[p->state_owner[coldest] - 1]);
+                return;
+        }
         if (group == TDM_KV_WINDOW) {
                 drop_window(p, &p->entries[p->window_owner[coldest] - 1]);
                 return;
@@ -280,7 +330,8 @@ uint32_t tdm_prefix_take(struct tdm_prefix *p, uint64_t identity, uint32_t numer
                         break;
                 tables->pages[TDM_KV_FULL][n_known++] = at;
                 n_window = p->entries[at].window_page == NONE ? 0 : n_window + 1;
-                if (!p->has_window || n_window >= n_known - first_visible(p, n_known)) {
+                if ((!p->has_window || n_window >= n_known - first_visible(p, n_known)) &&
+                    (!p->has_state || p->entries[at].state_page != NONE)) {
                         best = n_known;
                         cursor->entry = at;
                 }
@@ -292,6 +343,9 @@ uint32_t tdm_prefix_take(struct tdm_prefix *p, uint64_t identity, uint32_t numer
                 return 0;
         cursor->n_pages = best;
         cursor->stamp = p->entries[cursor->entry].stamp;
+        tables->state_page = p->has_state ? p->entries[cursor->entry].state_page : NONE;
+        if (p->has_state)
+                tdm_pages_share(p->pages, TDM_KV_STATE, tables->state_page);
         tables->first_page[TDM_KV_FULL] = 0;
         tables->first_page[TDM_KV_WINDOW] = first_visible(p, best);
         for (uint32_t i = 0; i < best; i++) {
@@ -330,10 +384,12 @@ void tdm_prefix_add(struct tdm_prefix *p, uint64_t identity, uint32_t numerics, 
                 }
                 if (p->has_window && i >= tables->first_page[TDM_KV_WINDOW])
                         keep_window(p, at, tables->pages[TDM_KV_WINDOW][i]);
+                cursor->n_pages++;
+                if (p->has_state)
+                        keep_state(p, at, cursor->n_pages, tables, cursor);
                 parent = at;
                 cursor->entry = at;
                 cursor->stamp = p->entries[at].stamp;
-                cursor->n_pages++;
         }
 }
 

@@ -9,6 +9,10 @@
  * The window group's page of the same positions is kept beside the entry while there is room. To go on at position P, a
  * sequence needs the full pages of all positions before P, and the window pages of the positions that P can see.
  *
+ * Where layers keep a state (engine/step/kv.h), one may be kept beside an entry: that behind its last position. To go
+ * on at position P, a sequence needs the state of P. The last state that a text has passed goes when the next one
+ * comes, unless it stands where states are kept for good.
+ *
  * Entries live in pages that no sequence uses (daemon/cache/pages.h) and vanish, leaves first, when a page is needed.
  * Models without full layers have no prefix cache. Loop thread only. */
 #ifndef TDM_DAEMON_CACHE_PREFIX_H
@@ -23,12 +27,23 @@ struct tdm_prefix_cursor {
         uint32_t n_pages;
         uint32_t entry;
         uint64_t stamp;
+        uint32_t passing; /* the entry whose state goes when the next one comes, and its stamp; 0: none */
+        uint64_t passing_stamp;
+};
+
+/* A state of the sequence that entering its pages may keep. */
+struct tdm_prefix_state {
+        uint32_t page; /* TDM_KV_NO_PAGE: none */
+        uint32_t n;    /* positions that it is behind */
+        bool passes;
 };
 
 /* What this cache needs of a sequence's page tables. */
 struct tdm_prefix_tables {
         uint32_t *pages[TDM_KV_GROUPS];
         uint32_t first_page[TDM_KV_GROUPS]; /* those before it have slid out */
+        uint32_t state_page;                /* that of the beginning which was found */
+        struct tdm_prefix_state states[2];  /* to be kept */
 };
 
 /* pages is borrowed and gets this cache's reclaim function. -EOPNOTSUPP: no full layers. */

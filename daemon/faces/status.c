@@ -89,7 +89,8 @@ static void fill_cache(const struct tdm_model *model, struct tdm_model_fields *f
         f->kv_pages_window_used = tdm_pages_used(model->pages, TDM_KV_WINDOW);
         f->kv_pages_window_idle = tdm_pages_idle(model->pages, TDM_KV_WINDOW);
         f->kv_used_bytes = f->kv_pages_full_used * model->geometry.page_bytes[TDM_KV_FULL] +
-                           f->kv_pages_window_used * model->geometry.page_bytes[TDM_KV_WINDOW];
+                           f->kv_pages_window_used * model->geometry.page_bytes[TDM_KV_WINDOW] +
+                           tdm_pages_used(model->pages, TDM_KV_STATE) * model->geometry.page_bytes[TDM_KV_STATE];
 }
 
 const char *tdm_status_name_of(const struct tdm_status_source *source, const struct tdm_model *model)

@@ -26,6 +26,7 @@ static const char *const unguessed_texts[] = {
         [TDM_UNGUESSED_MEASURING] = "a step without guesses is measured",
         [TDM_UNGUESSED_COST] = "guesses would cost more time than they save",
         [TDM_UNGUESSED_MEMORY] = "no page of the cache is free for them",
+        [TDM_UNGUESSED_STATE] = "its model keeps a state, which cannot be cut back",
         [TDM_UNGUESSED_DRAFT_NONE] = "the configuration names no draft model",
         [TDM_UNGUESSED_DRAFT_LOADING] = "its draft model is not loaded yet",
         [TDM_UNGUESSED_DRAFT_MISSING] = "the draft model of the configuration cannot be opened",

@@ -51,6 +51,7 @@ enum tdm_unguessed {
         TDM_UNGUESSED_MEASURING, /* a step without guesses is measured */
         TDM_UNGUESSED_COST,      /* guesses would cost more time than they save */
         TDM_UNGUESSED_MEMORY,    /* no page is free for them */
+        TDM_UNGUESSED_STATE,     /* its model keeps a state, which cannot be cut back */
         /* The same of a job with a draft model. */
         TDM_UNGUESSED_DRAFT_NONE,    /* the configuration wants a draft and names none for the model */
         TDM_UNGUESSED_DRAFT_LOADING, /* it is not loaded yet */

@@ -48,6 +48,15 @@ int tdm_model_check_draft(struct tdm_model *target, struct tdm_model *draft, str
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "draft: model %s makes vectors of texts and no text, so it cannot guess",
                                      tdm_model_told_name(draft));
+        for (unsigned i = 0; i < 2; i++) {
+                const struct tdm_model *model = i == 0 ? draft : target;
+
+                if (tdm_recipe_has_state(tdm_model_recipe(model), tdm_model_hparams(model)))
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "draft: model %s keeps a state that cannot be cut back behind a wrong "
+                                             "guess, so it %s",
+                                             tdm_model_told_name(model), i == 0 ? "cannot guess" : "takes no guesses");
+        }
         id = first_difference(target, draft);
         if (id == UINT32_MAX)
                 return 0;

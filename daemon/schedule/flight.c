@@ -49,6 +49,8 @@ void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct fligh
                 if (--q->in_flight > 0)
                         continue;
                 q->n_issued = q->n_committed;
+                if (!lane->dead)
+                        tdm_sequence_drop_kept(lane, q);
                 if (q->job->finished)
                         tdm_scheduler_retire(s, lane, q);
         }

@@ -18,6 +18,13 @@ static void fill_candidate(struct tdm_scheduler *s, struct sequence *q, struct t
 void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint32_t n_decode, uint32_t n_rows,
                                 bool reads)
 {
+        /* A wrong guess cannot be taken out of a state. */
+        for (uint32_t i = 0; i < n_decode && tdm_lane_has_state(lane); i++) {
+                s->candidates[i]->guesses.n = 0;
+                tdm_job_note_guesses(s->candidates[i]->job, 0, TDM_UNGUESSED_STATE);
+        }
+        if (tdm_lane_has_state(lane))
+                return;
         for (uint32_t i = 0; i < n_decode; i++)
                 fill_candidate(s, s->candidates[i], &s->guessers[i]);
         tdm_speculate_plan(s->speculate, &lane->guesses.target, s->guessers, n_decode, n_rows, reads);

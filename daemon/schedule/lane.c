@@ -91,8 +91,10 @@ void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct se
                 for (uint32_t i = q->n_pages[g]; i > q->first_page[g]; i--)
                         tdm_pages_free(model->pages, (enum tdm_kv_group)g, table[i - 1], false);
         }
-        if (!lane->dead)
+        if (!lane->dead) {
+                tdm_sequence_free_state(lane, q);
                 tdm_pages_unreserve(model->pages, &q->reserved);
+        }
         lane->table_used[q->table] = false;
         tdm_list_remove(&q->active);
         lane->n_active--;

@@ -95,6 +95,9 @@ static struct tdm_prefix_tables tables_of(struct lane *lane, const struct sequen
                 t.pages[g] = tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
                 t.first_page[g] = q->first_page[g];
         }
+        t.state_page = TDM_KV_NO_PAGE;
+        t.states[0] = (struct tdm_prefix_state){ q->state.kept, q->state.n_kept, false };
+        t.states[1] = (struct tdm_prefix_state){ q->state.page, q->n_committed, tdm_sequence_state_passes(lane, q) };
         return t;
 }
 
@@ -120,6 +123,10 @@ void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct se
                 q->first_page[g] = tables.first_page[g];
                 q->n_pages[g] = n / TDM_KV_PAGE_TOKENS;
                 q->reserved.n[g] -= q->n_pages[g] - q->first_page[g];
+        }
+        if (tables.state_page != TDM_KV_NO_PAGE) {
+                q->state.page = tables.state_page;
+                q->reserved.n[TDM_KV_STATE]--;
         }
         q->n_committed = q->n_issued = n;
         q->numerics = b->number;

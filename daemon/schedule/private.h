@@ -14,6 +14,7 @@
  *   prefix.c       beginnings of prompts that the cache knows
  *   probe.c        what placements cost now, and which one a new job takes
  *   device-time.c  what users are charged, how long steps may be
+ *   state.c        states of sequences that layers without keys keep
  *   lane.c         a model's sequences and pages, and users
  *   sequence.[ch]  a job as the scheduler sees it
  *
@@ -56,7 +57,7 @@ struct flight {
         bool paced;       /* its worker has no other step */
         bool probes;      /* it belongs to no job: n_seqs is 0 */
         uint32_t table;   /* of a probe: its page table, and its pages */
-        uint32_t pages[TDM_KV_GROUPS];
+        uint32_t pages[TDM_KV_POOLS];
         enum tdm_placement placement; /* fixed; TDM_PLACEMENT_ANY: it follows the load */
         uint8_t workers;              /* mask of those with blocks in it */
         uint8_t last_worker;          /* of its last block */
@@ -256,6 +257,22 @@ void tdm_scheduler_enter_lane(struct lane *lane, struct sequence *q);
 void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
 /* Gives back the pages of sliding layers that no later row of the sequence reads. */
 void tdm_sequence_free_slid_out(struct lane *lane, struct sequence *q);
+
+/* state.c: nothing in a model without states */
+bool tdm_lane_has_state(const struct lane *lane);
+/* The state behind its committed positions is kept until the next one comes, and not for good. */
+bool tdm_sequence_state_passes(const struct lane *lane, const struct sequence *q);
+void tdm_sequence_reset_state(struct sequence *q);
+/* How many of n rows behind its issued ones a step may have, so that it passes one checkpoint at most. */
+uint32_t tdm_sequence_state_rows(const struct lane *lane, const struct sequence *q, uint32_t n);
+/* Pages of the pool that have to be promised to it before its next step. */
+uint32_t tdm_sequence_state_need(const struct lane *lane, const struct sequence *q);
+/* What a step of its next n rows reads and writes. */
+struct tdm_step_state tdm_sequence_give_state(struct lane *lane, struct sequence *q, uint32_t n);
+/* That step is committed with all its rows. What it kept stays until tdm_sequence_drop_kept(). */
+void tdm_sequence_take_state(struct lane *lane, struct sequence *q);
+void tdm_sequence_drop_kept(struct lane *lane, struct sequence *q);
+void tdm_sequence_free_state(struct lane *lane, struct sequence *q);
 
 /* encode.c: a thread makes ids of the job's text, and compiles its grammar; then tdm_scheduler_run(). False: too many
  * texts wait for that. */

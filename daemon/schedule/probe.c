@@ -76,12 +76,12 @@ void tdm_scheduler_keep_placements(struct tdm_scheduler *s, struct lane *lane)
 
 /* ---- a probe's step ---- */
 
-/* A page of each group holds the rows of a probe. */
+/* A page of each pool holds the rows of a probe. */
 static struct tdm_pages_need one_page(const struct lane *lane)
 {
         struct tdm_pages_need need;
 
-        for (int g = 0; g < TDM_KV_GROUPS; g++)
+        for (int g = 0; g < TDM_KV_POOLS; g++)
                 need.n[g] = lane->model->geometry.n_layers[g] > 0;
         return need;
 }
@@ -102,7 +102,9 @@ static void write_step(struct tdm_scheduler *s, struct lane *lane, const struct 
                 rows[i] = (struct tdm_step_row){ .token = i % n_vocab,
                                                  .position = i,
                                                  .logits = i + 1 == f->n_rows ? 0 : UINT32_MAX };
-        tdm_steps_seqs(base, l, slot)[0] = (struct tdm_step_seq){ .table = f->table, .n_rows = f->n_rows };
+        tdm_steps_seqs(base, l, slot)[0] =
+                (struct tdm_step_seq){ .table = f->table, .n_rows = f->n_rows, .state = TDM_STEP_NO_STATE };
+        tdm_steps_seqs(base, l, slot)[0].state.to = f->pages[TDM_KV_STATE];
         tdm_steps_logits(base, l, slot)[0] = (struct tdm_step_logits){
                 .row = f->n_rows - 1,
                 .target = UINT32_MAX,
@@ -118,7 +120,7 @@ static void write_step(struct tdm_scheduler *s, struct lane *lane, const struct 
 
 static void give_back(struct lane *lane, const struct flight *f)
 {
-        for (int g = 0; !lane->dead && g < TDM_KV_GROUPS; g++)
+        for (int g = 0; !lane->dead && g < TDM_KV_POOLS; g++)
                 if (lane->model->geometry.n_layers[g])
                         tdm_pages_free(lane->model->pages, (enum tdm_kv_group)g, f->pages[g], true);
 }
@@ -163,7 +165,7 @@ static int issue(struct tdm_scheduler *s, struct lane *lane, const struct tdm_pl
                 return r;
         if (!tdm_pages_reserve(model->pages, &need))
                 return -ENOSPC;
-        for (int g = 0; g < TDM_KV_GROUPS; g++)
+        for (int g = 0; g < TDM_KV_POOLS; g++)
                 if (need.n[g])
                         f->pages[g] = tdm_pages_alloc(model->pages, (enum tdm_kv_group)g, UINT64_MAX);
         write_step(s, lane, f, slot, &head);

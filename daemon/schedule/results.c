@@ -252,7 +252,12 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                 tdm_sequence_acquit(q);
                 if (job->finished)
                         continue; /* cancelled meanwhile */
+                /* A row that has to run again cannot be taken out of a state, so then none of the step's rows count. */
+                if (tdm_lane_has_state(lane) && no_token(s, fs))
+                        continue;
                 q->n_committed += fs->n_rows - fs->n_guesses - no_token(s, fs);
+                if (tdm_lane_has_state(lane))
+                        tdm_sequence_take_state(lane, q);
                 decodes = fs->n_rows == 1 + fs->n_guesses && sequence_is_decoding(q);
                 apply(s, fs, first, now);
                 if (decodes)

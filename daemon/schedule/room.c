@@ -28,7 +28,7 @@ struct tdm_pages_need tdm_scheduler_promise(const struct tdm_scheduler *s, const
 
 static bool has_room(const struct tdm_pages *pages, const struct tdm_pages_need *need)
 {
-        for (int g = 0; g < TDM_KV_GROUPS; g++)
+        for (int g = 0; g < TDM_KV_POOLS; g++)
                 if (need->n[g] > tdm_pages_room(pages, (enum tdm_kv_group)g))
                         return false;
         return true;
@@ -84,6 +84,9 @@ static void subtract_pages(struct tdm_pages_need *need, const struct sequence *q
 {
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 need->n[g] -= TDM_MIN(need->n[g], q->n_pages[g] - q->first_page[g] + q->reserved.n[g]);
+        need->n[TDM_KV_STATE] -=
+                TDM_MIN(need->n[TDM_KV_STATE], (q->state.page != TDM_KV_NO_PAGE) + (q->state.next != TDM_KV_NO_PAGE) +
+                                                       q->reserved.n[TDM_KV_STATE]);
 }
 
 /* Will there be room when all marked sequences are out? Pages that they share do not become free, so the answer may be
@@ -93,13 +96,13 @@ static bool will_have_room(const struct lane *lane, const struct tdm_pages_need 
         struct tdm_pages_need rest = *need;
         const struct sequence *q;
 
-        for (int g = 0; g < TDM_KV_GROUPS; g++)
+        for (int g = 0; g < TDM_KV_POOLS; g++)
                 rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
         tdm_list_for_each(q, &lane->active, struct sequence, active) {
                 if (q->leaving || q->job->finished)
                         subtract_pages(&rest, q);
         }
-        return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
+        return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0 && rest.n[TDM_KV_STATE] == 0;
 }
 
 static uint32_t n_running(struct tdm_scheduler *s, const struct sequence *q)
@@ -157,13 +160,13 @@ static bool could_have_room(struct tdm_scheduler *s, struct lane *lane, const st
         struct tdm_pages_need rest = *need;
         struct sequence *q;
 
-        for (int g = 0; g < TDM_KV_GROUPS; g++)
+        for (int g = 0; g < TDM_KV_POOLS; g++)
                 rest.n[g] -= TDM_MIN(rest.n[g], tdm_pages_room(lane->model->pages, (enum tdm_kv_group)g));
         tdm_list_for_each(q, &lane->active, struct sequence, active) {
                 if (q->leaving || q->job->finished || may_go(s, q, than, false))
                         subtract_pages(&rest, q);
         }
-        return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0;
+        return rest.n[TDM_KV_FULL] == 0 && rest.n[TDM_KV_WINDOW] == 0 && rest.n[TDM_KV_STATE] == 0;
 }
 
 int tdm_scheduler_make_room(struct tdm_scheduler *s, struct lane *lane, const struct sequence *q,
@@ -209,7 +212,10 @@ uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct s
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 if (model->geometry.n_layers[g] && n_pages > q->n_pages[g] + q->reserved.n[g])
                         more.n[g] = n_pages - q->n_pages[g] - q->reserved.n[g];
+        more.n[TDM_KV_STATE] = tdm_sequence_state_need(lane, q);
         if (tdm_scheduler_make_room(s, lane, q, &more, building) < 0) {
+                if (more.n[TDM_KV_STATE] > tdm_pages_room(model->pages, TDM_KV_STATE))
+                        return 0;
                 /* There is room for some of the pages only. */
                 for (int g = 0; g < TDM_KV_GROUPS; g++) {
                         uint32_t room = tdm_pages_room(model->pages, (enum tdm_kv_group)g);
@@ -224,7 +230,7 @@ uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct s
         }
         if (!tdm_pages_reserve(model->pages, &more))
                 return 0; /* not possible: the room was counted */
-        for (int g = 0; g < TDM_KV_GROUPS; g++)
+        for (int g = 0; g < TDM_KV_POOLS; g++)
                 q->reserved.n[g] += more.n[g];
         return TDM_MIN(n_positions, n_pages * TDM_KV_PAGE_TOKENS);
 }

@@ -11,6 +11,7 @@ int tdm_sequence_new(struct sequence **ret, struct tdm_job *job)
         tdm_list_init(&q->queue);
         tdm_list_init(&q->active);
         q->table = UINT32_MAX;
+        tdm_sequence_reset_state(q);
         q->told_state = TDM_JOB_DONE; /* nothing told yet */
         *ret = q;
         return 0;
@@ -49,6 +50,7 @@ void tdm_sequence_reset(struct sequence *q)
         q->reserved = (struct tdm_pages_need){ 0 };
         q->numerics = 0;
         q->cursor = (struct tdm_prefix_cursor){ 0 };
+        tdm_sequence_reset_state(q);
         q->looked_up = q->leaving = false;
         q->in_flight = 0;
         q->home = 0;

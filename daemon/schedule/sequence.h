@@ -29,6 +29,14 @@ struct draft {
         uint8_t certainty[2 * TDM_MAX_GUESSES]; /* of a companion: of the tokens that it drew, by position */
 };
 
+/* Its state, in a model whose layers keep one (state.c). TDM_KV_NO_PAGE: none. */
+struct sequence_state {
+        uint32_t page; /* behind n_committed positions */
+        uint32_t next; /* a step writes it */
+        uint32_t kept; /* the same step writes it, of n_kept positions, for the prefix cache */
+        uint32_t n_kept;
+};
+
 struct sequence {
         struct tdm_job *job;    /* referenced */
         struct tdm_list node;   /* of all sequences, in order of arrival */
@@ -44,6 +52,7 @@ struct sequence {
         struct tdm_pages_need reserved;     /* promised, and not drawn yet */
         uint32_t numerics;                  /* of all its rows, as the prefix cache counts them; 0: none, or several */
         struct tdm_prefix_cursor cursor;
+        struct sequence_state state;
         bool looked_up;     /* it has what the prefix cache had for it */
         bool leaving;       /* its pages are wanted: no more rows, and out as soon as it is not in flight */
         uint32_t in_flight; /* steps it is in: two when one follows the other on the other worker */

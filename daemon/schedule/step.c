@@ -266,8 +266,11 @@ static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32
         uint32_t first = q->n_issued;
 
         fill_pages(b->lane, q, first + n + n_burst);
-        b->seqs[f->n_seqs] =
-                (struct tdm_step_seq){ .table = q->table, .first_row = b->n_rows, .n_rows = n, .n_burst = n_burst };
+        b->seqs[f->n_seqs] = (struct tdm_step_seq){ .table = q->table,
+                                                    .first_row = b->n_rows,
+                                                    .n_rows = n,
+                                                    .n_burst = n_burst,
+                                                    .state = tdm_sequence_give_state(b->lane, q, n) };
         if (n_burst > 0) {
                 const struct tdm_draft_plan *d = &q->owner->draft.plan;
 
@@ -325,6 +328,7 @@ static uint32_t rows_for(const struct build *b, const struct sequence *q, uint32
                 n = TDM_MIN(n, limits->max_rows - TDM_MIN(limits->max_rows, q->n_issued - q->n_committed));
                 if (q->job->request.prefill_chunk)
                         n = TDM_MIN(n, q->job->request.prefill_chunk);
+                n = tdm_sequence_state_rows(b->lane, q, n);
         }
         if (q->job->kind == TDM_JOB_SCORE)
                 n = TDM_MIN(n, limits->max_logits - b->flight->n_logits);
@@ -547,6 +551,9 @@ static bool may_be_followed(const struct build *b)
 {
         const struct flight *f = b->flight;
 
+        /* A state is known when all of a step is done. */
+        if (tdm_lane_has_state(b->lane))
+                return false;
         for (uint32_t i = 0; b->share.relay && !f->seqs[0].seq->is_draft && i < f->n_seqs; i++)
                 if (f->seqs[i].first + f->seqs[i].n_rows < f->seqs[i].seq->job->n_ids)
                         return true;
@@ -643,7 +650,8 @@ static uint32_t find_routes(struct tdm_scheduler *s, const struct step_class *c,
 static struct tdm_share class_share(struct tdm_scheduler *s, const struct step_class *c, const struct tdm_route *route)
 {
         struct tdm_placement_work work = { .max_rows = s->config.max_rows,
-                                           .may_relay = !s->config.no_relay && !c->suspects };
+                                           .may_relay = !s->config.no_relay && !c->suspects &&
+                                                        !tdm_lane_has_state(c->lane) };
         struct tdm_share share;
         struct sequence *q;
 

@@ -247,12 +247,30 @@ static void test_random_drafts(void **state)
         assert_true(n_accepted > 5 * n_rounds() && n_accepted < n_drafted);
 }
 
+/* A layer keeps a state, and the pages for it are few. */
+static void test_random_states(void **state)
+{
+        uint32_t n_relayed = 0;
+
+        n_drafted = n_hits = n_evictions = 0;
+        for (unsigned seed = 1; seed <= n_rounds(); seed++) {
+                world_states = TDM_PAGES_STATES + seed * 7 % 13;
+                n_relayed +=
+                        run_random(500000 + seed, seed % 2, seed % 3 == 0, seed % 4 == 0 ? GUESS_SCRIPT : GUESS_NOT);
+        }
+        world_states = 0;
+        print_message("FIGURE %u hits, %u evictions\n", n_hits, n_evictions);
+        assert_int_equal(n_relayed + n_drafted, 0);
+        assert_true(n_hits > n_rounds() / 6);
+        assert_true(n_evictions > n_rounds() / 3);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_random),          cmocka_unit_test(test_random_losses),
                 cmocka_unit_test(test_random_culprits), cmocka_unit_test(test_random_guesses),
-                cmocka_unit_test(test_random_drafts),
+                cmocka_unit_test(test_random_drafts),   cmocka_unit_test(test_random_states),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

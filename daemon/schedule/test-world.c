@@ -261,6 +261,34 @@ static const struct tdm_step_logits *first_logits(const struct tdm_fleet *f, uin
         return &f->step->logits[i];
 }
 
+/* Before a sequence's first row in a step: what the state has seen has to be what the sequence has seen, and what the
+ * step writes is nobody's state until its rows are run. */
+static bool begin_state(struct tdm_fleet *f, uint32_t m, uint32_t i, uint64_t hash)
+{
+        const struct tdm_step_row *row = &f->step->rows[i];
+        const struct tdm_step_seq *seq = &f->step->seqs[row->seq];
+        const struct cell *from = &f->states[m][seq->state.from];
+
+        if (world_states == 0 || i > seq->first_row)
+                return true;
+        f->states[m][seq->state.to] = (struct cell){ UINT32_MAX, 0, 0 };
+        if (seq->state.kept != TDM_KV_NO_PAGE)
+                f->states[m][seq->state.kept] = (struct cell){ UINT32_MAX, 0, 0 };
+        return row->position == 0 || (from->position == row->position && from->hash == hash);
+}
+
+static void write_states(struct tdm_fleet *f, uint32_t m, uint32_t i, uint64_t hash)
+{
+        const struct tdm_step_row *row = &f->step->rows[i];
+        const struct tdm_step_seq *seq = &f->step->seqs[row->seq];
+        uint32_t n = i + 1 - seq->first_row;
+
+        if (world_states > 0 && n == seq->n_rows)
+                f->states[m][seq->state.to] = (struct cell){ row->position + 1, row->token, hash };
+        else if (world_states > 0 && n == seq->state.n_kept)
+                f->states[m][seq->state.kept] = (struct cell){ row->position + 1, row->token, hash };
+}
+
 /* Runs the first n_rows rows of f->step, of model m. */
 static void run_rows(struct tdm_fleet *f, const struct fake_step *s, uint32_t m, uint32_t n_rows,
                      struct tdm_result *results)
@@ -281,7 +309,10 @@ static void run_rows(struct tdm_fleet *f, const struct fake_step *s, uint32_t m,
                         if (w->position != p || k->position != p || w->hash != k->hash)
                                 hash = mix(hash, UINT64_C(0xdead));
                 }
+                if (!begin_state(f, m, i, hash))
+                        hash = mix(hash, UINT64_C(0xbad));
                 hash = mix(hash, row->token);
+                write_states(f, m, i, hash);
                 for (int g = 0; g < TDM_KV_GROUPS; g++) {
                         struct cell *c = cell(f, m, (enum tdm_kv_group)g, row->seq, row->position);
 
@@ -480,7 +511,7 @@ uint32_t pick(struct world *w, uint32_t n)
         return (uint32_t)rand_r(&w->seed) % n;
 }
 
-uint32_t world_rows_without_piece = 0;
+uint32_t world_rows_without_piece = 0, world_states = 0;
 
 static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint32_t full_pages, uint32_t window_pages,
                                     uint32_t max_rows, uint32_t max_seqs, uint32_t max_logits)
@@ -523,7 +554,11 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
                                     .window = 40 };
         tdm_hparams_all_layers(hp);
         hp->layers[5].window = 0;
-        assert_int_equal(tdm_kv_geometry_init(&m->geometry, hp, TDM_KV_F16, full_pages, window_pages), 0);
+        if (world_states > 0) {
+                hp->layers[2].window = 0;
+                hp->layers[2].n_state = 2 * hp->d_model;
+        }
+        assert_int_equal(tdm_kv_geometry_init(&m->geometry, hp, TDM_KV_F16, full_pages, window_pages, world_states), 0);
         assert_int_equal(tdm_steps_limits_check(&limits, &err), 0);
         tdm_steps_layout(&limits, &m->layout);
         assert_int_equal(tdm_segment_create(&m->steps, "steps", m->layout.size_bytes), 0);
@@ -555,6 +590,7 @@ void world_open(struct world *w, unsigned seed, uint32_t full_pages, uint32_t wi
                                                 config->max_sequences, config->speculate.draft_max > 0 ? 64 : 16);
                 w->fleet.cache[i][TDM_KV_FULL] = calloc(full_pages * TDM_KV_PAGE_TOKENS, sizeof(struct cell));
                 w->fleet.cache[i][TDM_KV_WINDOW] = calloc(window_pages * TDM_KV_PAGE_TOKENS, sizeof(struct cell));
+                w->fleet.states[i] = calloc(world_states + 1, sizeof(struct cell));
                 tdm_scheduler_on_model_changed(w->s, w->fleet.models[i]);
         }
         assert_int_equal(tdm_step_new(&w->fleet.step, &w->fleet.models[0]->layout.limits), 0);
@@ -569,7 +605,7 @@ void world_close(struct world *w)
                 struct tdm_model *m = w->fleet.models[i];
 
                 if (m->pages) {
-                        for (int g = 0; g < TDM_KV_GROUPS; g++) {
+                        for (int g = 0; g < TDM_KV_POOLS; g++) {
                                 assert_int_equal(tdm_pages_used(m->pages, (enum tdm_kv_group)g), 0);
                                 assert_int_equal(tdm_pages_reserved(m->pages, (enum tdm_kv_group)g), 0);
                         }
@@ -586,6 +622,7 @@ void world_close(struct world *w)
                 tdm_model_unref(w->fleet.models[i]);
                 free(w->fleet.cache[i][0]);
                 free(w->fleet.cache[i][1]);
+                free(w->fleet.states[i]);
         }
         tdm_step_destroy(w->fleet.step);
         tdm_models_destroy(w->models);

@@ -56,6 +56,7 @@ struct tdm_fleet {
         uint32_t epoch;
         struct tdm_model *models[N_WORLD_MODELS];
         struct cell *cache[N_WORLD_MODELS][TDM_KV_GROUPS]; /* [pages * 32] */
+        struct cell *states[N_WORLD_MODELS];               /* [world_states]; position: how many it has seen */
         struct tdm_step *step;
         struct fake_step steps[8];
         uint32_t n_submitted, n_max_seqs, n_passes[N_WORLD_MODELS];
@@ -138,6 +139,8 @@ void check_result(const struct client_job *c, uint32_t n_vocab);
 uint32_t pick(struct world *w, uint32_t n);
 /* Of the models of a world that is opened: rows of their matrices for which the tokenizer has no piece. */
 extern uint32_t world_rows_without_piece;
+/* Of a world that is opened: pages for states, which one of the layers has then; 0: none has. */
+extern uint32_t world_states;
 void world_open(struct world *w, unsigned seed, uint32_t full_pages, uint32_t window_pages,
                 const struct tdm_scheduler_config *config);
 void world_close(struct world *w);

@@ -1,7 +1,7 @@
 /* LFM2 (Liquid AI), dense: most layers have a short convolution in place of attention.
  *
- * A layer without key heads has one. Attention is Qwen3's: a norm for each head of queries and keys, RoPE of halves. The
- * norm before the head is called token_embd_norm in these files. */
+ * A layer without key heads has one. Attention is Qwen3's: a norm for each head of queries and keys, RoPE of halves.
+ * The norm before the head is called token_embd_norm in these files. */
 #include "engine/model/private.h"
 
 /* A layer with a state has the sizes of the model's attention. They mean nothing in it. */

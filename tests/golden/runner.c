@@ -279,8 +279,8 @@ void runner_forget(struct runner *r, uint32_t t)
         }
 }
 
-/* The state behind the rows before this part, wherever it is; the next one, and one from the part's middle, which a later
- * step may begin from, go to the others. */
+/* The state behind the rows before this part, wherever it is; the next one, and one from the part's middle, which a
+ * later step may begin from, go to the others. */
 static struct tdm_step_state assign_states(struct runner *r, const struct runner_part *part)
 {
         uint32_t *at = r->state_at[part->table], first = part->table * STATES;
