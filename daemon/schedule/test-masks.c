@@ -184,6 +184,14 @@ static uint32_t guess_of(void *data, const struct tdm_job *job, uint32_t most, u
         return n;
 }
 
+/* The same where a layer keeps a state: a row that has to run again was never in it. */
+static void test_states(void **state)
+{
+        world_states = 40;
+        test_same_ids(state);
+        world_states = 0;
+}
+
 /* With guesses each row has the mask behind the guesses before it: the same ids, also where such masks are late. */
 static void test_guesses(void **state)
 {
@@ -485,6 +493,7 @@ int main(void)
                 cmocka_unit_test(test_kept),
                 cmocka_unit_test(test_guesses),
                 cmocka_unit_test(test_rows_without_piece),
+                cmocka_unit_test(test_states),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

@@ -638,6 +638,53 @@ static void test_layout(void **unused)
         assert_true(layout.results_slot_bytes >= limits.max_logits * sizeof(struct tdm_result));
 }
 
+/* A layer keeps a state: the pages of the good step, and each value that cannot be. */
+static void test_states(void **unused)
+{
+        static const struct tdm_step_state good[] = { { 0, 1, 8, 19 },
+                                                      { 2, 3, TDM_KV_NO_PAGE, 0 },
+                                                      { TDM_KV_NO_PAGE, 4, 5, 1 } };
+        static const struct {
+                const char *what;
+                uint32_t seq;
+                struct tdm_step_state state;
+        } bad[] = {
+                { "reads none behind the beginning", 0, { TDM_KV_NO_PAGE, 1, 8, 19 } },
+                { "reads one at the beginning", 2, { 6, 4, 5, 1 } },
+                { "reads a page that is not there", 0, { 9, 1, 8, 19 } },
+                { "writes a page that is not there", 0, { 0, 9, 8, 19 } },
+                { "writes none", 0, { 0, TDM_KV_NO_PAGE, 8, 19 } },
+                { "writes what it reads", 0, { 1, 1, 8, 19 } },
+                { "keeps what it reads", 0, { 0, 1, 0, 19 } },
+                { "keeps what it writes", 0, { 0, 1, 1, 19 } },
+                { "keeps a page that is not there", 0, { 0, 1, 9, 19 } },
+                { "keeps no rows", 0, { 0, 1, 8, 0 } },
+                { "keeps all rows", 0, { 0, 1, 8, 20 } },
+                { "keeps the most rows", 0, { 0, 1, 8, UINT32_MAX } },
+                { "keeps rows and no page", 1, { 2, 3, TDM_KV_NO_PAGE, 1 } },
+        };
+        struct tdm_kv_geometry without = kv;
+        struct tdm_step_seq *seqs = tdm_steps_seqs(base, &layout, 2);
+        struct tdm_error err = {};
+
+        hp.layers[1].n_state = 64;
+        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, 80, 70, 9), 0);
+        write_step();
+        for (uint32_t i = 0; i < 3; i++)
+                seqs[i].state = good[i];
+        assert_int_equal(read_step(&err), 0);
+        assert_memory_equal(&step->seqs[0].state, &good[0], sizeof(good[0]));
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(bad); i++) {
+                seqs[bad[i].seq].state = bad[i].state;
+                if (read_step(&err) != TDM_E_PROTOCOL || !strstr(err.message, "state"))
+                        fail_msg("accepted: %s", bad[i].what);
+                seqs[bad[i].seq].state = good[bad[i].seq];
+        }
+        assert_int_equal(read_step(&err), 0);
+        hp.layers[1].n_state = 0;
+        kv = without;
+}
+
 static int setup(void **unused)
 {
         hp = (struct tdm_hparams){ .n_layers = 2,
@@ -674,6 +721,7 @@ int main(void)
                 cmocka_unit_test(test_masks),         cmocka_unit_test(test_masks_of_other_sizes),
                 cmocka_unit_test(test_bursts),        cmocka_unit_test(test_burst_ends),
                 cmocka_unit_test(test_burst_lies),    cmocka_unit_test(test_random_bursts),
+                cmocka_unit_test(test_states),
         };
 
         return cmocka_run_group_tests(tests, setup, teardown);
