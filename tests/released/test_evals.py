@@ -1,7 +1,7 @@
-"""The evaluation harness lm-eval asks a released file through tandem-http, and transformers with the same weights in
-f32. In f32 Tandem's answers are the same, as shipped its scores are within noise. Prints figures.
+"""Two evaluation harnesses, lm-eval and Inspect, ask released files through tandem-http, and transformers with the same
+weights in f32. In f32 Tandem's answers are the same, as shipped its scores are within noise. Prints figures.
 
-The questions are made here: no data set is fetched.
+lm-eval's questions are made here, Inspect's samples are those that its package carries: no data set is fetched.
 Multiple choice by log-probabilities of a prompt is not asked: tandem-http refuses echo with logprobs by name. Skipped
 by name where a registry does not answer. TANDEM_EVALS_PYTHON names an interpreter that has the packages of evals.txt;
 without it they are installed under TANDEM_TEST_CACHE."""
@@ -15,7 +15,7 @@ from tandem_test import *  # noqa: E402,F403
 from http_test import Gateway  # noqa: E402
 import client_packages  # noqa: E402
 import fetch  # noqa: E402
-from released import SMOLLM  # noqa: E402
+from released import GEMMA, SMOLLM  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PRECISIONS = {"f32": {"TANDEM_PRECISION": "f32"}, "as shipped": {}}
@@ -127,6 +127,29 @@ def lm_eval(model, arguments, *more):
     return out
 
 
+# ---- Inspect
+
+
+def inspect(model, variables, *more):
+    """{(task, sample): (answer, whether it is right)}"""
+    out = {}
+    with tempfile.TemporaryDirectory() as where:
+        shutil.copy(os.path.join(HERE, "inspect_tasks.py"), where)
+        run(["-m", "inspect_ai", "eval", "inspect_tasks.py", "--model", model, "--log-dir", os.path.join(where, "logs"),
+             "--log-format", "json", "--display", "plain", "--max-tokens", "24",
+             "--max-connections", "1", *more], where, **variables)
+        for path in glob.glob(os.path.join(where, "logs", "*.json")):
+            with open(path) as f:
+                log = json.load(f)
+            equal(log["status"], "success", f"Inspect's {log['eval']['task']}")
+            for sample in log["samples"]:
+                score, = sample["scores"].values()
+                out[log["eval"]["task"], str(sample["id"])] = (sample["output"]["choices"][0]["message"]["content"],
+                                                              score["value"] in ("C", 1))
+    check(len(out) >= 32, "answers of Inspect", len(out))
+    return out
+
+
 # ---- the comparison
 
 
@@ -155,7 +178,8 @@ def through_gateway(r, ask):
 
 def lm_eval_completions(r):
     python()
-    want = lm_eval("hf", {"pretrained": original(r), "dtype": "float32"}, "--device", "cpu")
+    arguments = {"pretrained": original(r), "dtype": "float32", **({"add_bos_token": "True"} if r is GEMMA else {})}
+    want = lm_eval("hf", arguments, "--device", "cpu")
     for precision, got in through_gateway(r, lambda url: lm_eval("local-completions", {
             "model": r.model, "base_url": f"{url}/completions", "tokenized_requests": "False", "tokenizer_backend":
             "None", "num_concurrent": 4, "max_retries": 1})):
@@ -163,8 +187,24 @@ def lm_eval_completions(r):
 
 
 @test
+def gemma3_270m_lm_eval():
+    lm_eval_completions(GEMMA)
+
+
+@test
 def smollm2_135m_lm_eval():
     lm_eval_completions(SMOLLM)
+
+
+@test
+def smollm2_135m_inspect():
+    r = SMOLLM
+    python()
+    want = inspect("hf/original", {}, "-M", f"model_path={original(r)}", "-M", "do_sample=false", "-M",
+                   "device=cpu", "-M", "dtype=float32")
+    for precision, got in through_gateway(r, lambda url: inspect(
+            f"openai-api/tandem/{r.model}", {"TANDEM_API_KEY": "none", "TANDEM_BASE_URL": url}, "--temperature", "0")):
+        compare(r, "Inspect", precision, got, want)
 
 
 @test
