@@ -77,7 +77,7 @@ uint32_t tdm_vocabulary_n_words(const struct tdm_vocabulary *vocabulary); /* of 
 size_t tdm_vocabulary_bytes(const struct tdm_vocabulary *vocabulary);
 /* The most that it takes: this much, and this much for each piece. */
 #define TDM_VOCABULARY_BYTES (UINT64_C(1) << 20)
-#define TDM_VOCABULARY_BYTES_PER_PIECE 160u
+#define TDM_VOCABULARY_BYTES_PER_PIECE 168u
 
 /* How many accepted tokens can be taken back. */
 #define TDM_MATCHER_ROLLBACK_MAX 256u

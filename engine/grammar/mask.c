@@ -271,14 +271,19 @@ static inline bool walk_next(struct walk *w, struct tdm_mask_level **level, uint
 
 #define NO_GROUP TDM_GROUPS
 
-/* Adds the pieces of a node that state stands behind. Subtrees of a group that the state is open for need no look.
- * Returns whether the children are still to be looked at. */
-static bool node_add(struct walk *w, const struct tdm_trie *trie, unsigned group, uint32_t at, uint32_t state)
+/* Adds the pieces of a node that state stands behind, with room in its run. Subtrees of a group that the state is open
+ * for need no look: of the group that holds all below the node, else of the trie's. Returns whether the children are
+ * still to be looked at. */
+static bool node_add(struct walk *w, const struct tdm_trie *trie, unsigned group, uint32_t at, uint32_t state,
+                     uint32_t room)
 {
         const struct tdm_trie_node *node = &trie->nodes[at];
-        bool all =
-                group != NO_GROUP && has_children(trie, at) && tdm_mask_is_open(w->parser, w->vocabulary, state, group);
+        bool all = has_children(trie, at);
 
+        if (trie->below[at] < TDM_GROUPS)
+                group = trie->below[at];
+        all = all && group != NO_GROUP && room >= w->vocabulary->groups[group].max_chars &&
+              tdm_mask_is_open(w->parser, w->vocabulary, state, group);
         set_ids(w->words, trie->ids + node->ids, (all ? trie->nodes[node->end].ids : node[1].ids) - node->ids);
         return !all && has_children(trie, at);
 }
@@ -323,7 +328,7 @@ static void walk_below(struct walk *w, const struct tdm_trie *trie, unsigned gro
                 if (next == TDM_STATE_DEAD)
                         continue;
                 at = trie->child_nodes[at];
-                if (node_add(w, trie, group, at, next) && literal_add(w, trie, &at, &next))
+                if (node_add(w, trie, group, at, next, room) && literal_add(w, trie, &at, &next))
                         *++l = level_of(w, trie, at, next, room);
         }
 }
@@ -352,7 +357,7 @@ static void walk_starts(struct walk *w, uint32_t state, const struct tdm_byte_se
                         for (unsigned t = 0; t <= TDM_GROUPS && next != TDM_STATE_DEAD; t++) {
                                 uint32_t node = v->starts[byte][t], behind = next;
 
-                                if (node && node_add(w, trie_of(v, t), t, node, next) &&
+                                if (node && node_add(w, trie_of(v, t), t, node, next, room) &&
                                     literal_add(w, trie_of(v, t), &node, &behind))
                                         walk_below(w, trie_of(v, t), t, node, behind, room);
                         }

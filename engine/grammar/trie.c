@@ -7,11 +7,12 @@ enum { PIECE_MAX = 4096 }; /* longer pieces are never allowed */
 
 /* A user is charged for a vocabulary before it is made. So this is the most: nodes of all tries together, and bytes of
  * all pieces. A piece has also its number in two tries, its place, and its bits in the slices. */
-#define NODES_FIRST 61440u
+#define NODES_FIRST 57344u
 #define NODES_PER_PIECE 6u
 #define BYTES_PER_PIECE 24u
 #define MORE_PER_PIECE 34u
-#define NODE_BYTES (sizeof(struct tdm_trie_node) + sizeof(uint8_t) + sizeof(uint32_t)) /* with its place as a child */
+#define NODE_BYTES                                                                                                     \
+        (sizeof(struct tdm_trie_node) + 2 * sizeof(uint8_t) + sizeof(uint32_t)) /* with its place as a child */
 static_assert(NODES_FIRST * NODE_BYTES <= TDM_VOCABULARY_BYTES &&
                       NODES_PER_PIECE * NODE_BYTES + BYTES_PER_PIECE + MORE_PER_PIECE <= TDM_VOCABULARY_BYTES_PER_PIECE,
               "what is charged for");
@@ -42,6 +43,17 @@ static uint32_t common(const struct entry *a, const struct entry *b)
         return n;
 }
 
+/* Whether all characters of one are of the other. */
+static bool group_holds(const struct tdm_vocabulary *v, uint8_t group, uint8_t other)
+{
+        if (group >= TDM_GROUPS || other >= TDM_GROUPS)
+                return false;
+        for (unsigned i = 0; i < 4; i++)
+                if (v->groups[group].bytes.bits[i] & ~v->groups[other].bytes.bits[i])
+                        return false;
+        return !v->groups[group].wide || v->groups[other].wide;
+}
+
 /* The children of each node, once all have their ends. bytes: of each node. */
 static void trie_link(struct tdm_trie *trie, const uint8_t *bytes)
 {
@@ -55,6 +67,35 @@ static void trie_link(struct tdm_trie *trie, const uint8_t *bytes)
                 }
         }
         trie->nodes[trie->n_nodes].children = at;
+}
+
+/* Which group holds all that is below each node, and how long that is at most. bytes: of each node. */
+static int trie_tell_below(struct tdm_vocabulary *v, struct tdm_trie *trie, const uint8_t *bytes)
+{
+        _cleanup_(freep) uint16_t *heights = calloc(trie->n_nodes, sizeof(*heights));
+
+        if (!heights)
+                return -ENOMEM;
+        for (uint32_t i = trie->n_nodes; i-- > 0;) {
+                uint8_t g = 0;
+                bool all = false;
+
+                for (; g < TDM_GROUPS && !all; g += !all) {
+                        all = !v->groups[g].wide;
+                        for (uint32_t k = trie->nodes[i].children; k < trie->nodes[i + 1].children && all; k++) {
+                                uint32_t child = trie->child_nodes[k];
+
+                                all = tdm_byte_set_has(&v->groups[g].bytes, bytes[child]) &&
+                                      (heights[child] == 0 || group_holds(v, trie->below[child], g));
+                        }
+                }
+                for (uint32_t k = trie->nodes[i].children; k < trie->nodes[i + 1].children; k++)
+                        heights[i] = (uint16_t)TDM_MAX(heights[i], heights[trie->child_nodes[k]] + 1);
+                trie->below[i] = g;
+                if (g < TDM_GROUPS)
+                        v->groups[g].max_chars = TDM_MAX(v->groups[g].max_chars, (uint32_t)heights[i]);
+        }
+        return 0;
 }
 
 /* -E2BIG: the tries would have too many nodes. */
@@ -75,7 +116,9 @@ static int trie_build(struct tdm_vocabulary *v, struct tdm_trie *trie, struct en
         trie->child_bytes = malloc(n_nodes);
         trie->child_nodes = malloc(n_nodes * sizeof(*trie->child_nodes));
         trie->ids = malloc((n + 1) * sizeof(*trie->ids));
-        if (!bytes || !trie->nodes || !trie->child_bytes || !trie->child_nodes || !trie->ids || n_nodes >= UINT32_MAX)
+        trie->below = malloc(n_nodes);
+        if (!bytes || !trie->below || !trie->nodes || !trie->child_bytes || !trie->child_nodes || !trie->ids ||
+            n_nodes >= UINT32_MAX)
                 return -ENOMEM;
         open[0] = at++;
         for (uint32_t i = 0; i < n; i++) {
@@ -98,7 +141,7 @@ static int trie_build(struct tdm_vocabulary *v, struct tdm_trie *trie, struct en
         trie->n_nodes = at;
         trie->n_ids = n;
         trie_link(trie, bytes);
-        return 0;
+        return trie_tell_below(v, trie, bytes);
 }
 
 static void trie_deinit(struct tdm_trie *trie)
@@ -106,6 +149,7 @@ static void trie_deinit(struct tdm_trie *trie)
         free(trie->nodes);
         free(trie->child_bytes);
         free(trie->child_nodes);
+        free(trie->below);
         free(trie->ids);
 }
 
@@ -163,13 +207,15 @@ static int fill_groups(struct tdm_vocabulary *v, struct entry *entries, uint32_t
         struct entry *of_group = malloc(((size_t)n + 1) * sizeof(*of_group));
         int r = of_group ? 0 : -ENOMEM;
 
+        for (unsigned g = 0; g < TDM_GROUPS; g++) {
+                v->groups[g].wide = groups[g].wide;
+                for (const char *b = groups[g].bytes; *b; b += 2)
+                        tdm_byte_set_add(&v->groups[g].bytes, (uint8_t)b[0], (uint8_t)b[1]);
+        }
         for (unsigned g = 0; g < TDM_GROUPS && r == 0; g++) {
                 struct tdm_group *group = &v->groups[g];
                 uint32_t n_group = 0, n_left = 0, chars;
 
-                group->wide = groups[g].wide;
-                for (const char *b = groups[g].bytes; *b; b += 2)
-                        tdm_byte_set_add(&group->bytes, (uint8_t)b[0], (uint8_t)b[1]);
                 group->slice = calloc(TDM_MAX(v->n_words, 1u), sizeof(*group->slice));
                 if (!group->slice) {
                         r = -ENOMEM;

@@ -27,6 +27,7 @@ struct tdm_trie {
          * at neighbouring bytes, and touches the nodes of allowed ones only. */
         uint8_t *child_bytes;
         uint32_t *child_nodes;
+        uint8_t *below; /* of each node: the narrowest group of ASCII that holds all bytes below it, or TDM_GROUPS */
         uint32_t *ids;
         uint32_t n_ids;
         uint16_t max_depth;
@@ -39,7 +40,7 @@ struct tdm_group {
         uint64_t *slice;           /* [n_words] */
         struct tdm_byte_set bytes; /* the ASCII characters of its pieces */
         bool wide;                 /* its pieces hold others too, but not U+2028 and U+2029 */
-        uint32_t max_chars;
+        uint32_t max_chars;        /* of its pieces, and of what is below nodes that say so */
 };
 
 /* Pieces of at most this many plain characters have a slice each. */
