@@ -139,6 +139,14 @@ def another_answer():
 
 
 @test
+def shown():
+    """Two layers have keys: 512 bytes a token. Four have a state of 3 KiB, of which a text has two."""
+    with Daemon(models=[path()]) as d:
+        out = d.cli("show", path(), check_exit=0).stdout.decode()
+        check("; 512 B a token;" in out, "bytes of a token", out)
+
+
+@test
 def refused():
     """No guesses of a draft, and none by such a model; and no memory that is held when all is over."""
     with Daemon(models=[path(), TALE]) as d:

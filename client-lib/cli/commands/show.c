@@ -214,7 +214,8 @@ static uint64_t bytes_read(const struct tdm_gguf *gguf, const struct tdm_gguf_te
         return n_experts && n_used ? t->size_bytes / n_experts * n_used : t->size_bytes;
 }
 
-/* Keys and values as f16. Layers with a window keep that many tokens, whatever the context. */
+/* Keys and values as f16. Layers with a window keep that many tokens, whatever the context. A text that runs has two
+ * states. */
 static void count_cache(struct shown *s)
 {
         const struct tdm_hparams *hp = &s->hparams;
@@ -225,7 +226,9 @@ static void count_cache(struct shown *s)
 
                 if (z->kv_layer != l)
                         continue;
-                if (z->window)
+                if (z->n_state)
+                        s->kv_bytes_of_windows += UINT64_C(2) * z->n_state * sizeof(float);
+                else if (z->window)
                         s->kv_bytes_of_windows += bytes * TDM_MIN(z->window, hp->n_ctx);
                 else
                         s->kv_bytes_per_token += bytes;
