@@ -19,8 +19,7 @@ static void job_unref(struct tandem_job *job)
         call_list_deinit(&job->calls);
         score_deinit(&job->score);
         free(job->vector);
-        free(job->request);
-        closep(&job->model_fd);
+        job_drop_request(job);
         free(job->numerics_id);
         free(job->unguessed);
         free(job);
@@ -69,6 +68,7 @@ static void finish_job(struct tandem_job *job, bool silent)
                 lib_call_unlink(job->tandem, &job->call);
         job->done = true;
         job->tandem = NULL;
+        job_drop_request(job);
         job->result.job = job->id;
         if (!job->result.numerics_id)
                 job->result.numerics_id = "";

@@ -87,6 +87,7 @@ bool job_is_heard(const struct tandem_job *job);
 
 /* resume.c. job_keep_request(): so that it can go on at another daemon. A negative errno. */
 int job_keep_request(struct tandem_job *job, const Tandem__Request *request, int fd);
+void job_drop_request(struct tandem_job *job); /* once it is done; the handle may stay for long */
 /* What came is there already. False: it differs, and the job has ended. */
 bool job_has_token(struct tandem_job *job, size_t index, const Tandem__Token *token);
 /* The token with this index is another one there: the job ends. */

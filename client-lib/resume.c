@@ -140,6 +140,12 @@ int job_keep_request(struct tandem_job *job, const Tandem__Request *request, int
         return 0;
 }
 
+void job_drop_request(struct tandem_job *job)
+{
+        free(steal_ptr(&job->request));
+        closep(&job->model_fd);
+}
+
 void job_note_logprob(struct tandem_job *job, float logprob)
 {
         job->last_logprobs[(job->ids.n - 1) % COMPARED] = logprob;
@@ -192,6 +198,7 @@ static bool job_waits_for_room(struct tandem_job *job)
         if (!lib_send_later(job->tandem))
                 return false;
         job->call.id = 0;
+        job->n_again--; /* it did not go on there */
         return true;
 }
 
@@ -212,6 +219,7 @@ bool job_goes_on_after(struct tandem_job *job, const Tandem__Error *wire)
             job->may_degrade) {
                 job->degrades = job->is_stale = true;
                 job->call.id = 0;
+                job->n_again--;
                 job_again(&job->call);
                 return true;
         }
