@@ -81,7 +81,6 @@ void lib_unref(struct tandem *t)
         closep(&t->poll_fd);
         free(t->label);
         tdm_frame_reader_destroy(t->reader);
-        free(t->daemon_version);
         free(t->socket_path);
         free(t);
 }
@@ -147,7 +146,7 @@ void lib_protocol_error(struct tandem *t, const char *fmt, ...)
                 what[0] = '\0';
         va_end(args);
         lib_error(&err, TANDEM_E_PROTOCOL, "tandemd at %s (version %s) broke the protocol: %s", t->socket_path,
-                  t->daemon_version ? t->daemon_version : "unknown", what);
+                  t->daemon_version[0] ? t->daemon_version : "unknown", what);
         lib_fail_calls(t, &err, false);
 }
 
@@ -332,7 +331,7 @@ static int dispatch_frames(struct tandem *t, int timeout_ms)
 
                 (void)poll(&p, 1, timeout_ms); /* a signal, too, only ends the wait */
         }
-        if (!t->dead && (t->link != LIB_LINK_UP || t->due_ns != 0))
+        if (!t->dead && t->timer_fd >= 0)
                 lib_do_due(t);
         if (!t->dead && t->fd >= 0)
                 flush_output(t);
@@ -405,7 +404,7 @@ const char *tandem_socket_path(const struct tandem *t)
 
 const char *tandem_daemon_version(const struct tandem *t)
 {
-        return t->daemon_version ? t->daemon_version : "";
+        return t->daemon_version;
 }
 
 void tandem_close(struct tandem *t)
@@ -587,8 +586,7 @@ int lib_check_hello(struct tandem *t, const Tandem__HelloReply *hello, struct ta
                                  t->socket_path, hello->version);
         if (hello->max_frame_bytes > 0)
                 t->peer_max_frame = hello->max_frame_bytes;
-        free(t->daemon_version);
-        t->daemon_version = strdup(hello->version);
+        snprintf(t->daemon_version, sizeof(t->daemon_version), "%s", hello->version);
         return TANDEM_OK;
 }
 

@@ -72,7 +72,7 @@ struct tandem {
         struct call *calls;
         bool dead;
         struct tandem_error dead_error;
-        char *daemon_version;
+        char daemon_version[128]; /* in place: who asked for it keeps the pointer */
         char *socket_path;
 };
 

@@ -64,6 +64,15 @@ static void arm_timer(struct tandem *t, uint64_t ns)
         (void)timerfd_settime(t->timer_fd, 0, &when, NULL);
 }
 
+/* Nothing is due any more; a timer that ran out would wake the caller again and again. */
+static void do_nothing(struct tandem *t)
+{
+        const struct itimerspec never = { 0 };
+
+        t->due_ns = 0;
+        (void)timerfd_settime(t->timer_fd, 0, &never, NULL);
+}
+
 static void do_after(struct tandem *t, uint64_t ns)
 {
         t->due_ns = tdm_now_ns() + ns;
@@ -81,7 +90,7 @@ static void try_after_a_while(struct tandem *t)
 
 void lib_wake(struct tandem *t)
 {
-        if (t->timer_fd >= 0)
+        if (open_timer(t))
                 arm_timer(t, 0);
 }
 
@@ -182,7 +191,9 @@ static void send_calls(struct tandem *t)
 static void hang_up(struct tandem *t)
 {
         lib_drop_queue(t);
-        closep(&t->fd); /* which takes it out of poll_fd */
+        if (t->watched) /* closing it does not take it out of poll_fd where a forked child holds it too */
+                (void)epoll_ctl(t->poll_fd, EPOLL_CTL_DEL, t->fd, NULL);
+        closep(&t->fd);
         t->watched = 0;
         t->send_broken = false;
         t->link = LIB_LINK_AWAY;
@@ -265,7 +276,7 @@ static bool on_greeting(struct call *call, Tandem__Reply *reply)
                 t->link = LIB_LINK_UP;
                 t->up_ns = tdm_now_ns();
                 t->n_tries = 0;
-                t->due_ns = 0;
+                do_nothing(t);
                 send_calls(t);
         }
         return false;
@@ -307,7 +318,7 @@ void lib_do_due(struct tandem *t)
 
         (void)!read(t->timer_fd, &n, sizeof(n));
         end_given_up(t);
-        if (t->dead)
+        if (t->dead || (t->link == LIB_LINK_UP && t->due_ns == 0))
                 return;
         if (t->link != LIB_LINK_UP && !any_may_wait(t)) {
                 lib_fail_calls(t, &why, false);

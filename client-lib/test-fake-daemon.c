@@ -335,6 +335,10 @@ static void got_generate(struct conn *c, uint32_t id, const Tandem__Generate *g)
                 send_error(c, id, "busy", "64 jobs run already");
                 return;
         }
+        if (strcmp(name, "ending") == 0) {
+                send_error(c, id, "draining", "it ends");
+                return;
+        }
         if (strcmp(name, "unborn") == 0) {
                 send_error(c, id, "cancelled", "cancelled before it began");
                 return;

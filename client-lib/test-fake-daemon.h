@@ -8,7 +8,7 @@
  *   "loading", "reading", "queued", "recover"   shows the progress of that name, 150 ms each, then as "tale"
  *   "die"       two tokens, then the connection is cut
  *   "fault"     two tokens, then DONE_ERROR device-fault
- *   "busy"      Error busy
+ *   "busy"      Error busy; "ending": Error draining
  *   "unborn"    Error cancelled
  *   "long"      Error too-long; "short": where the texts of a chat have more than 100 bytes
  *   "bytes"     tokens with control characters, quotes, invalid UTF-8, and a tail

@@ -77,6 +77,29 @@ static void poll_until(struct tandem *t, const unsigned *count, unsigned n)
         }
 }
 
+/* Whether a timer of this process is yet to run out, or has and was not read. */
+static bool timer_is_set(void)
+{
+        char path[64], line[128];
+        bool set = false;
+
+        for (int fd = 3; fd < 64; fd++) {
+                FILE *f;
+                long s = 0, ns = 0;
+                unsigned long ticks = 0;
+
+                snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+                f = fopen(path, "re");
+                while (f && fgets(line, sizeof(line), f))
+                        if (sscanf(line, "it_value: (%ld, %ld)", &s, &ns) == 2 ||
+                            sscanf(line, "ticks: %lu", &ticks) == 1)
+                                set = set || s > 0 || ns > 0 || ticks > 0;
+                if (f)
+                        fclose(f);
+        }
+        return set;
+}
+
 static void test_next_daemon(void **state)
 {
         struct fake_config config = FAKE_CONFIG_INIT;
@@ -106,6 +129,7 @@ static void test_next_daemon(void **state)
         assert_int_equal(tandem_job_result(job)->recoveries, 1);
         assert_int_equal(late.tokens, 30);
         assert_int_equal(late.accepted, 1);
+        assert_false(timer_is_set()); /* it would wake the poll for ever */
         assert_int_equal(tandem_job_result(begun_late)->recoveries, 0);
         tandem_job_free(job);
         tandem_job_free(begun_late);
@@ -195,6 +219,32 @@ static void test_cancel_while_away(void **state)
         fake_stop(&fake);
 }
 
+/* The daemon ends, and has another job to do yet. */
+static void test_cancel_behind_another(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct seen busy = { 0 }, waiting = { 0 };
+        struct tandem_job *other, *job;
+        struct tandem *t;
+        struct fake fake;
+
+        t = connect_to(&fake, &config);
+        other = start_seen(t, "slow", 100, &busy);
+        job = start_seen(t, "ending", 5, &waiting);
+        poll_until(t, &busy.tokens, 5);
+        assert_int_equal(waiting.done, 0);
+        assert_int_equal(tandem_cancel(job), TANDEM_OK);
+        poll_until(t, &waiting.done, 1);
+        assert_int_equal(busy.done, 0);
+        assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_CANCELLED);
+        poll_until(t, &busy.done, 1);
+        assert_int_equal(tandem_job_result(other)->reason, TANDEM_REASON_LENGTH);
+        tandem_job_free(job);
+        tandem_job_free(other);
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
 static void test_close_while_away(void **state)
 {
         struct fake_config config = FAKE_CONFIG_INIT;
@@ -246,8 +296,8 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_next_daemon),       cmocka_unit_test(test_score),
-                cmocka_unit_test(test_cancel_while_away), cmocka_unit_test(test_close_while_away),
-                cmocka_unit_test(test_fruitless),
+                cmocka_unit_test(test_cancel_while_away), cmocka_unit_test(test_cancel_behind_another),
+                cmocka_unit_test(test_close_while_away),  cmocka_unit_test(test_fruitless),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
