@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write a random-weight GGUF of a Granite, Phi, GLM, OLMo, EXAONE, Hunyuan or Seed shape, for parity checks.
 
-usage: mkgguf_shelf.py OUT --arch ARCH --size SIZE [--type T] [--seed N] [--key NAME=TYPE:NUMBER]
---key puts in another key, or another value of a key: for files that are refused.
+usage: mkgguf_shelf.py OUT --arch ARCH --size SIZE [--type T] [--seed N] [--key NAME=TYPE:VALUE]
+--key puts in another key, or another value of a key: for files that are refused, or must mean the same.
 The sizes are those of the golden files in tests/golden/shelf: the same seed gives the weights for which those values
 were computed. The order of the draws is the order of the tensors. --type is for the matrices; norms, biases and routers
 are f32, as converters write them.
@@ -165,7 +165,7 @@ def main():
     ap.add_argument("--size", default="dev")
     ap.add_argument("--type", default="f32", choices=TYPES)
     ap.add_argument("--seed", type=int, default=1)
-    ap.add_argument("--key", help="NAME=TYPE:NUMBER, as granite.logit_scale=f32:0")
+    ap.add_argument("--key", help="NAME=TYPE:VALUE, as granite.logit_scale=f32:0")
     a = ap.parse_args()
     if (a.arch, a.size) not in SIZES:
         ap.error(f"{a.arch} has the sizes " + ", ".join(k[1] for k in SIZES if k[0] == a.arch))
@@ -174,8 +174,8 @@ def main():
     rng = np.random.default_rng(a.seed)
     meta = metadata(a.arch, c, f"random-{a.arch}-{a.size}-{a.type}")
     if a.key:
-        name, kind, number = a.key.replace("=", ":", 1).split(":")
-        value = float(number) if kind.endswith("f32") else int(number)
+        name, kind, value = a.key.replace("=", ":", 1).split(":")
+        value = value if kind == "str" else float(value) if kind.endswith("f32") else int(value)
         meta = [m for m in meta if not m.startswith(kv_str(name))]
         meta.append(kv(name, kind, [value] if kind.startswith("a") else value))
     made = head_tensors(a.arch, c, embd_type, rng)

@@ -27,13 +27,25 @@ static int olmo2_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct 
         return 0;
 }
 
+/* In a config of OLMo 3, attention_factor is all that multiplies cos and sin. Converters write it as attn_factor, which
+ * multiplies YaRN's own in other files. */
+static int read_magnitude(const struct tdm_gguf *g, struct tdm_rope_recipe *rope, struct tdm_error *err)
+{
+        return rope->scaling == TDM_ROPE_YARN ?
+                       tdm_key_get_float(g, "olmo2", "rope.scaling.attn_factor", &rope->magnitude, err) :
+                       0;
+}
+
 static int olmo2_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
 {
+        int r;
+
         if (recipe->n_ropes > WINDOW_ROPE) {
                 recipe->ropes[WINDOW_ROPE] = recipe->ropes[FULL_ROPE];
                 recipe->ropes[WINDOW_ROPE].factor = 1;
         }
-        return tdm_rope_read_scaling(g, "olmo2", hp, &recipe->ropes[FULL_ROPE], err);
+        r = tdm_rope_read_scaling(g, "olmo2", hp, &recipe->ropes[FULL_ROPE], err);
+        return r ? r : read_magnitude(g, &recipe->ropes[FULL_ROPE], err);
 }
 
 const struct tdm_architecture tdm_architecture_olmo2 = {

@@ -6,6 +6,8 @@
 #include <math.h>
 #include "engine/model/private.h"
 
+#define SAME_MAGNITUDE 1e-4f /* configs have so many digits */
+
 uint32_t tdm_biases_of_file(const struct tdm_gguf *g, uint32_t layer, uint32_t mask)
 {
         uint32_t found = 0;
@@ -66,7 +68,24 @@ int tdm_refuse_other(const struct tdm_gguf *g, const char *architecture, const c
         return r;
 }
 
-/* Peng and others, 2023. cos and sin are multiplied by 0.1 ln(factor) + 1. */
+/* Peng and others, 2023. cos and sin are multiplied by this. */
+static float yarn_magnitude(const struct tdm_rope_recipe *rope)
+{
+        return rope->factor > 1 ? (float)(0.1 * log((double)rope->factor) + 1) : 1;
+}
+
+/* Converters write the magnitude that a model's config names. Named as usual it changes nothing. */
+static int refuse_magnitude(const struct tdm_gguf *g, const char *architecture, const struct tdm_rope_recipe *rope,
+                            struct tdm_error *err)
+{
+        float value = 1;
+        int r = tdm_key_get_float(g, architecture, "rope.scaling.yarn_attn_factor", &value, err);
+
+        if (r == 0 && fabsf(value - yarn_magnitude(rope)) < SAME_MAGNITUDE)
+                return 0;
+        return r ? r : tdm_refuse_other(g, architecture, "rope.scaling.yarn_attn_factor", 1, err);
+}
+
 static int read_yarn(const struct tdm_gguf *g, const char *architecture, const struct tdm_hparams *hp,
                      struct tdm_rope_recipe *rope, struct tdm_error *err)
 {
@@ -78,14 +97,13 @@ static int read_yarn(const struct tdm_gguf *g, const char *architecture, const s
         rope->yarn_n_ctx = hp->n_ctx;
         rope->yarn_is_rounded = 1;
         if ((r = tdm_refuse_other(g, architecture, "rope.scaling.yarn_ext_factor", 1, err)) ||
-            (r = tdm_refuse_other(g, architecture, "rope.scaling.yarn_attn_factor", 1, err)) ||
+            (r = refuse_magnitude(g, architecture, rope, err)) ||
             (r = tdm_refuse_other(g, architecture, "rope.scaling.yarn_log_multiplier", 0, err)) ||
             (r = tdm_key_get_float(g, architecture, "rope.scaling.yarn_beta_fast", &rope->yarn_beta_fast, err)) ||
             (r = tdm_key_get_float(g, architecture, "rope.scaling.yarn_beta_slow", &rope->yarn_beta_slow, err)) ||
             (r = tdm_key_get_u32(g, architecture, "rope.scaling.original_context_length", &rope->yarn_n_ctx, err)))
                 return r;
-        if (rope->factor > 1)
-                rope->magnitude *= (float)(0.1 * log((double)rope->factor) + 1);
+        rope->magnitude *= yarn_magnitude(rope);
         return 0;
 }
 
@@ -109,6 +127,8 @@ int tdm_rope_read_scaling(const struct tdm_gguf *g, const char *architecture, co
                 rope->factor = 1;
         if (tdm_string_is(type, "yarn"))
                 return read_yarn(g, architecture, hp, rope, err);
+        if (tdm_string_is(type, "longrope") && rope->has_divisors > TDM_DIVISORS_FREQS)
+                return 0; /* the divisors are all that it means */
         if (!tdm_string_is(type, "none") && !tdm_string_is(type, "linear"))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "its RoPE scaling is \"%s\", only \"linear\" and \"yarn\" are supported",

@@ -46,8 +46,16 @@ REFUSED = (
     ("hunyuan-dense", "dev", "hunyuan-dense.rope.scaling.alpha=f32:-1", "rope.scaling.alpha is -1"),
     ("seed_oss", "dev", "seed_oss.logit_scale=f32:0.5", "seed_oss.logit_scale is 0.5"),
     ("olmo2", "dev", "olmo2.attention.clamp_kqv=f32:8", "olmo2.attention.clamp_kqv is 8"),
+    ("olmo2", "olmo3", "olmo2.rope.scaling.yarn_attn_factor=f32:1.5", "yarn_attn_factor is 1.5"),
+    ("phi3", "dev", "phi3.rope.scaling.type=str:longrope", "RoPE scaling is \"longrope\""),
     ("olmoe", "dev", "olmoe.expert_gating_func=u32:2", "function 2, a sigmoid"),
     ("phi3", "long", "phi3.rope.dimension_count=u32:50", "the shape 24"),
+)
+# What some converters write beside the rest: it changes nothing.
+NEUTRAL = (
+    ("olmo2", "olmo3", "olmo2.rope.scaling.attn_factor=f32:1.2079441"),
+    ("olmo2", "olmo3", "olmo2.rope.scaling.yarn_attn_factor=f32:1.2079441"),
+    ("phi3", "long", "phi3.rope.scaling.type=str:longrope"),
 )
 F32_LIMIT = 0.001  # in precision f32, of any file
 # A cache of f16 alone costs these 0.007 and 0.034: RoPE's magnitude makes scores large, and 64 layers of random weights
@@ -96,6 +104,10 @@ def refused(program, _full):
         if r.returncode == 0 or words not in said:
             print(f"{key}: not refused with \"{words}\": {said}")
             failed += 1
+    for arch, size, key in NEUTRAL:
+        path = make_model(size, "f32", arch=arch, key=key, seed=1)
+        failed += subprocess.run([program, path, golden(arch, size, "f32"), "--precision", "f32",
+                                  "--mean", str(F32_LIMIT), *kv((arch, size, "f32"))]).returncode != 0
     return failed
 
 
