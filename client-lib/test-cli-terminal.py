@@ -133,17 +133,21 @@ class Chat(unittest.TestCase):
         os.makedirs(home, exist_ok=True)
         with open(home + "/notes.txt", "w") as f:
             f.write("mine\n")
+        open(home + "/real.json", "w").close()
+        os.symlink("real.json", home + "/link.json")
         t = Terminal("chat", env={"HOME": home})
         t.until_prompt()
         for keys, shown in ((b"/save ~/notes.txt\r", b"is there already, and is no saved conversation"),
                             (b"/save ~/a.json\r", b"Saved."), (b"/save '~/a.json'\r", b"Saved."),
                             (b'/save "~/b c.json"\r', b"Saved."), (b'/save ""\r', b"a file has to be named"),
                             (b"/load ~/a.json\r", b"Loaded"), (b"/save ~/none/a.json\r", b"cannot write"),
-                            (b"/save /dev/null\r", b"Saved.")):
+                            (b"/save ~/link.json\r", b"Saved."), (b"/save /dev/null\r", b"Saved.")):
             self.ask_in_vain(t, keys, shown)
         t.type(b"\x04")
         self.assertEqual(t.finish(), 0)
-        self.assertEqual(sorted(os.listdir(home)), ["a.json", "b c.json", "notes.txt"])
+        self.assertEqual(sorted(os.listdir(home)), ["a.json", "b c.json", "link.json", "notes.txt", "real.json"])
+        self.assertEqual(os.readlink(home + "/link.json"), "real.json")
+        self.assertGreater(os.path.getsize(home + "/real.json"), 0)
         self.assertEqual(os.stat(home + "/a.json").st_mode & 0o777, 0o600)
         with open(home + "/notes.txt") as f:
             self.assertEqual(f.read(), "mine\n")

@@ -260,10 +260,10 @@ static bool write_over(const char *path, const struct buf *text)
         return r == 0 || say_unwritten(path, -r);
 }
 
-/* Written beside it first: what is there stays whole until the new one is. */
+/* Written beside it first: what is there stays whole until the new one is. A link stays one. */
 static bool replace_file(const char *path, const struct buf *text)
 {
-        _cleanup_(freep) char *beside = NULL;
+        _cleanup_(freep) char *beside = NULL, *behind_links = realpath(path, NULL);
         struct stat st;
         int fd, r;
 
@@ -271,7 +271,7 @@ static bool replace_file(const char *path, const struct buf *text)
                 complain("%s is there already, and is no saved conversation; it is left as it is", path);
                 return false;
         }
-        if (asprintf(&beside, "%s.XXXXXX", path) < 0) {
+        if (asprintf(&beside, "%s.XXXXXX", behind_links ? behind_links : path) < 0) {
                 beside = NULL;
                 return say_unwritten(path, ENOMEM);
         }
@@ -283,7 +283,7 @@ static bool replace_file(const char *path, const struct buf *text)
                 r = -errno;
         if (close(fd) < 0 && r == 0)
                 r = -errno;
-        if (r == 0 && rename(beside, path) < 0)
+        if (r == 0 && rename(beside, behind_links ? behind_links : path) < 0)
                 r = -errno;
         if (r == 0)
                 return true;
