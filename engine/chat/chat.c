@@ -290,17 +290,17 @@ bool tdm_chat_goes_on(const struct tdm_chat_message *messages, size_t n_messages
                messages[n_messages - 1].size > 0;
 }
 
-/* Refuses a message whose text the template left out: the model would answer without it, and nobody would know why. */
+/* Refuses a system's or a user's message whose text the template left out: the model would answer without it, and
+ * nobody would know why. Answers are the model's own: a template may leave earlier ones out. */
 static int texts_check(const struct tdm_chat_template *t, const struct tdm_chat_message *messages, size_t n,
                        const struct tdm_chat_prompt *prompt, struct tdm_error *err)
 {
-        static const char *const whose[] = { "the system's", "a user's", "the assistant's", "a tool's" };
-
         for (size_t i = 0; i < n && t->form; i++) {
                 const struct tdm_chat_message *m = &messages[i];
                 size_t from = 0, to = m->size;
 
-                if (t->form->texts[tdm_chat_form_role(m->role)] != TDM_FORM_TEXT_DROPPED)
+                if ((m->role != TDM_CHAT_SYSTEM && m->role != TDM_CHAT_USER) ||
+                    t->form->texts[tdm_chat_form_role(m->role)] != TDM_FORM_TEXT_DROPPED)
                         continue;
                 while (from < to && strchr(" \n\t\r", m->text[from]))
                         from++;
@@ -310,7 +310,7 @@ static int texts_check(const struct tdm_chat_template *t, const struct tdm_chat_
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                              "the model's chat template leaves out %s message, so the model would not "
                                              "see it%s",
-                                             whose[m->role],
+                                             m->role == TDM_CHAT_SYSTEM ? "the system's" : "a user's",
                                              m->role == TDM_CHAT_SYSTEM ? "; put it into the user's message" : "");
         }
         return 0;

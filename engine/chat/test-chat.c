@@ -273,7 +273,12 @@ static void test_dropped(void **state)
                   { M(USER, "Hi"), M(ASSISTANT, "Ho"), M(USER, "Hm") },
                   3,
                   "",
-                  "leaves out the assistant's message" },
+                  NULL },
+                { "{% for m in messages %}{{ m.content | lower }}{% endfor %}",
+                  { M(SYSTEM, "Be Kind."), M(USER, "Hi"), M(USER, "Ho") },
+                  3,
+                  "",
+                  NULL },
         };
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(cases); i++) {

@@ -4,9 +4,10 @@
 /* What one rendering says of a role's text. */
 enum probe_answer { ANSWER_REFUSED, ANSWER_DROPPED, ANSWER_SHOWN };
 
+/* A template may write texts in other letters (content | lower). */
 static enum probe_answer answer_take(char *text, const char *word)
 {
-        enum probe_answer answer = !text ? ANSWER_REFUSED : strstr(text, word) ? ANSWER_SHOWN : ANSWER_DROPPED;
+        enum probe_answer answer = !text ? ANSWER_REFUSED : strcasestr(text, word) ? ANSWER_SHOWN : ANSWER_DROPPED;
 
         free(text);
         return answer;
