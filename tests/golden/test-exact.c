@@ -46,6 +46,7 @@ struct outcome {
         float *hidden;              /* [n_rows][width] */
         struct tdm_result *results; /* [n_rows] */
         bool *has_result;           /* [n_rows] */
+        bool *had_logits;           /* [n_rows]: when the row was read last */
         bool stops_early;           /* rows without a result end before the last layer */
 };
 
@@ -67,6 +68,7 @@ static void outcome_deinit(struct outcome *o)
         free(o->hidden);
         free(o->results);
         free(o->has_result);
+        free(o->had_logits);
 }
 
 static struct outcome run(const struct variant *v)
@@ -86,6 +88,7 @@ static struct outcome run(const struct variant *v)
         o.hidden = calloc(v->n_rows, o.width * sizeof(float));
         o.results = calloc(v->n_rows, sizeof(*o.results));
         o.has_result = calloc(v->n_rows, sizeof(bool));
+        o.had_logits = calloc(v->n_rows, sizeof(bool));
         o.stops_early = hp->layers[hp->n_layers - 1].kv_layer != hp->n_layers - 1;
 
         for (uint32_t first = 0, n, step = 0; first < v->n_rows; first += v->rereads && n > 1 ? n / 2 : n, step++) {
@@ -125,11 +128,12 @@ static struct outcome run(const struct variant *v)
                 runner_step(runner, parts, n_parts, hidden, results);
                 memcpy(o.hidden + (size_t)first * o.width, hidden + (size_t)row * o.width,
                        (size_t)n * o.width * sizeof(float));
+                memset(o.had_logits + first, 0, n * sizeof(bool));
                 for (uint32_t i = 0; i < parts[at].n_logits; i++) {
                         uint32_t position = first + n - parts[at].n_logits + i;
 
                         o.results[position] = results[logits + i];
-                        o.has_result[position] = true;
+                        o.has_result[position] = o.had_logits[position] = true;
                 }
         }
         runner_destroy(runner);
@@ -140,7 +144,7 @@ static struct outcome run(const struct variant *v)
 /* A model whose last layers have no keys of their own leaves the hidden rows unfinished that want no logits. */
 static bool has_hidden(const struct outcome *o, uint32_t row)
 {
-        return !o->stops_early || o->has_result[row];
+        return !o->stops_early || o->had_logits[row];
 }
 
 static void assert_same(const struct outcome *a, const struct outcome *b, const char *what)
