@@ -249,11 +249,12 @@ def ended_and_bound_anew():
     survive(Daemon, [end], ("greedy", "/v1/completions"))
 
 
-@test
 def again_and_again():
-    if not FULL:
-        raise Skip("--full: many rounds")
     survive(Held, [kill, end], EIGHT, rounds=times(1, 100), seed=int(time.time()))
+
+
+if FULL:
+    test(again_and_again)
 
 
 @test
