@@ -4,6 +4,7 @@
 #include "daemon/service/listener.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -112,12 +113,24 @@ static int take_lock(struct tdm_listener *l, struct tdm_error *err)
         return tdm_error_set(err, TDM_E_BUSY, "the lock %s changes hands all the time", l->lock_path);
 }
 
+/* Whether the process that listens at the other end has died. The kernel takes the rings of a killed process down
+ * behind its end, and until then a socket that they wait on still takes connections. */
+static bool is_left_behind(int fd)
+{
+        struct ucred who = { 0 };
+        socklen_t len = sizeof(who);
+
+        return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.pid > 0 && kill(who.pid, 0) < 0 &&
+               errno == ESRCH;
+}
+
 /* Removes a socket that no daemon answers on; anything else at the path stays. */
 static int clear_path(struct tdm_listener *l, const struct sockaddr_un *address, struct tdm_error *err)
 {
         _cleanup_(closep) int fd = -1;
         struct stat st;
         char pid[32];
+        bool answers;
 
         if (lstat(l->path, &st) < 0)
                 return errno == ENOENT ? 0 :
@@ -128,7 +141,8 @@ static int clear_path(struct tdm_listener *l, const struct sockaddr_un *address,
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return tdm_error_set(err, -errno, "cannot make a socket: %s", strerror(errno));
-        if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno == EAGAIN)
+        answers = connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0;
+        if ((answers && !is_left_behind(fd)) || (!answers && errno == EAGAIN))
                 return tdm_error_set(err, TDM_E_BUSY,
                                      "another process%s answers on %s already; end it first or give another --socket",
                                      whose_socket(l->path, pid, sizeof(pid)), l->path);

@@ -294,6 +294,32 @@ def daemon_with(d, args=(), models=None):
 
 
 @test
+def answered_by_the_dead():
+    """The kernel ends a killed process's rings behind its end, so that its socket still takes connections. Here this
+    test keeps the socket of a process that has died."""
+    with Daemon() as d:
+        end(d)
+        here, there = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+                s.bind(d.socket)
+                s.listen(8)
+                socket.send_fds(there, [b"x"], [s.fileno()])
+            os._exit(0)
+        kept = socket.recv_fds(here, 1, 1)[1][0]
+        os.waitpid(pid, 0)
+        d.wait = False  # who asks too soon waits at the kept socket
+        d.start()
+        wait_for(lambda: d.process.poll() is not None or d.log().count("serves its user") == 2, "the next daemon")
+        check(d.process.poll() is None, "the next daemon has left", d.log()[-200:])
+        equal(len(d.generate(n=3).ids), 3, "tokens")
+        os.close(kept)
+        here.close()
+        there.close()
+
+
+@test
 def another_model():
     """A file under the same name is another one: no token of it comes behind those of the first."""
     with tempfile.TemporaryDirectory() as folder:
