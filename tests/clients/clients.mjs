@@ -110,7 +110,7 @@ const cases = {
                                         (e) => e.type === "response.output_text.delta" ? e.delta : ""), want.chat);
         },
         async openai_refusals() {
-                for (const bad of [{ temperature: 3 }, { n: 0 }, { max_tokens: -1 }, { min_tokens: 1 }, { stop: [1] }])
+                for (const bad of [{ temperature: 3 }, { n: 0 }, { max_tokens: -2 }, { min_tokens: 1 }, { stop: [1] }])
                         await assert.rejects(openai.chat.completions.create({ ...chat, ...bad }),
                                              (e) => e instanceof OpenAI.BadRequestError &&
                                                      e.param === Object.keys(bad)[0]);
