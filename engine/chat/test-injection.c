@@ -218,7 +218,7 @@ static size_t template_check(const char *name, const char *source)
                 n_tools += talk.options.tools.size > 0;
                 tdm_chat_prompt_deinit(&prompt);
         }
-        if (n_tools == 0 && tdm_chat_has_tools(c.chat))
+        if (n > 0 && n_tools == 0 && tdm_chat_has_tools(c.chat))
                 fail_msg("%s takes no conversation with tools", name);
         close_chat(&c);
         return n;
