@@ -158,15 +158,6 @@ def begin(d, g, names):
     return made
 
 
-def answers(path):
-    with socket.socket(socket.AF_UNIX) as s:
-        try:
-            s.connect(path)
-            return True
-        except OSError:
-            return False
-
-
 def kill(d):
     d.expect_exit = None
     for pid in d.pids():
