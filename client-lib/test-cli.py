@@ -44,6 +44,8 @@ class Usage(unittest.TestCase):
         self.assertIn("from 1 to 1048576", self.usage("bench", "-n", "-1"))
         self.usage("generate", "--raw", "--chat", "x", names="--raw")
         self.usage("generate", "--system", "s", "x", names="--system")
+        for args in (["generate", "x"], ["run", "tale", "x"], ["chat"]):
+            self.usage(*args, "--top-logprobs", "3", names="--json")
         self.usage("generate", "a", "b", names="'b'")
         self.usage("score", "--ids", "a", "--text", "b", names="--ids")
         self.usage("score", "--top", "65", "--text", "-", names="--top")
@@ -173,7 +175,10 @@ class Generate(unittest.TestCase):
                 words = [support.fake.dir + "/option.txt"]
                 with open(words[0], "w") as f:
                     f.write(want)
-            for args, stdin in ((["generate", flag, *words, "x"], b""), (["chat", flag, *words], b"hello\n")):
+            ways = [(["generate", "--json", flag, *words, "x"], b"")]
+            if flag != "--top-logprobs":  # which a chat does not show
+                ways.append((["chat", flag, *words], b"hello\n"))
+            for args, stdin in ways:
                 r = tandem(*args, stdin=stdin)
                 self.assertEqual((r.returncode, r.stderr.startswith(b"tandem:")), (0, False), (args, r))
                 self.assertEqual(self.request()[field], want, args)

@@ -14,6 +14,8 @@ struct generate_options {
 };
 
 void generate_options_deinit(struct generate_options *given);
+/* Refuses what only --json prints, where it was not given. ARGS_OK, or an exit status. */
+int generate_check_json(const struct generate_options *given, const char *command);
 /* Asks for one text and prints it; an exit status. prompt: as given; NULL or "-": none, standard input is read. */
 int generate_text(struct cli *cli, struct generate_options *given, const char *prompt);
 /* The calls of tools that an answer made, each a line; as_event: of --json. */

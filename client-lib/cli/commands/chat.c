@@ -425,8 +425,12 @@ static int run_chat(struct cli *cli, int argc, char **argv)
         int status;
 
         job_args_init(&given.job);
-        if (!cli_parse(cli, &command_chat, argc, argv, &given, NULL, 0, &n_positional, &status))
-                return chat_hold(cli, &given);
+        if (!cli_parse(cli, &command_chat, argc, argv, &given, NULL, 0, &n_positional, &status)) {
+                if (!given.job.given.top_logprobs)
+                        return chat_hold(cli, &given);
+                status = args_usage_error(argv[0], "--top-logprobs is for `tandem generate --json`: a chat does not "
+                                                   "show them");
+        }
         job_args_deinit(&given.job);
         return status;
 }

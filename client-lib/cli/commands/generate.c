@@ -466,6 +466,13 @@ void generate_options_deinit(struct generate_options *given)
         job_args_deinit(&given->job);
 }
 
+int generate_check_json(const struct generate_options *given, const char *command)
+{
+        if (given->job.given.top_logprobs && !given->json)
+                return args_usage_error(command, "--top-logprobs needs --json: text alone does not show them");
+        return ARGS_OK;
+}
+
 static int check_usage(struct generate_options *given, const char *command, const char *prompt)
 {
         /* Which only a chat template tells the model of. */
@@ -478,7 +485,7 @@ static int check_usage(struct generate_options *given, const char *command, cons
                 return args_usage_error(command, "--system needs --chat: raw text has no system message");
         if (!prompt && given->files.n == 0 && term_stdin_tty)
                 return args_usage_error(command, "there is no PROMPT (give a text, or - to type one)");
-        return ARGS_OK;
+        return generate_check_json(given, command);
 }
 
 static int run_generate(struct cli *cli, int argc, char **argv)

@@ -17,6 +17,9 @@ static int run_run(struct cli *cli, int argc, char **argv)
                 return status;
         if (n == 0)
                 return args_usage_error(argv[0], "MODEL is missing; `tandem models` lists them");
+        status = generate_check_json(&given, argv[0]);
+        if (status != ARGS_OK)
+                return status;
         given.model = words[0];
         if (words[1] || given.files.n > 0 || given.json || stdin_has_text())
                 return generate_text(cli, &given, words[1]);
