@@ -73,7 +73,10 @@ static void bash_words(struct buf *to)
                 }
                 FOR_EACH_ARG(arg, c)
                 buf_printf(to, "--%s ", arg->name);
-                buf_puts(to, "--socket --help\" ;;\n");
+                buf_printf(to, "--socket --help\"%s ;;\n",
+                           c->offer == OFFER_FILES  ? " files=all" :
+                           c->offer == OFFER_MODELS ? " files=models" :
+                                                      "");
         }
 }
 
@@ -126,7 +129,9 @@ static void fish_options(struct buf *to)
         for (size_t i = 0; i < n_commands; i++) {
                 const struct command *c = commands[i];
 
-                if (c->offer != OFFER_NOTHING || c->choices) {
+                if (c->offer == OFFER_FILES) {
+                        buf_printf(to, "complete -c tandem -n '__fish_seen_subcommand_from %s' -F\n", c->name);
+                } else if (c->offer != OFFER_NOTHING || c->choices) {
                         buf_printf(to, "complete -c tandem -n '__fish_seen_subcommand_from %s' %s-a ", c->name,
                                    c->offer == OFFER_MODELS ? "-F " : "");
                         if (c->choices) {
@@ -224,6 +229,8 @@ static void zsh_options(struct buf *to)
                         buf_puts(to, " '1:command:(");
                         write_command_names(to);
                         buf_puts(to, ")'");
+                } else if (c->offer == OFFER_FILES) {
+                        buf_puts(to, " '*:file:_files'");
                 } else if (strstr(c->usage, "|-]")) {
                         buf_puts(to, " '*:text:'");
                 }

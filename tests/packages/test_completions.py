@@ -55,6 +55,21 @@ def bash_words():
 
 
 @test
+def bash_files():
+    """Where a file is the argument, files are offered; where it is a model, files of models and folders to them."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("one.gguf", "one.txt"):
+            open(os.path.join(folder, name), "w").close()
+        os.mkdir(os.path.join(folder, "one"))
+        begin = os.path.join(folder, "on")
+        every, models = {"one.gguf", "one.txt", "one"}, {"one.gguf", "one/"}
+        for command, wanted in (("add", every), ("render", every), ("show", models), ("run", models), ("load", models),
+                                ("chat", set())):
+            offered = {os.path.relpath(w, folder) + "/" * w.endswith("/") for w in ask_bash(PROGRAM, command, begin)}
+            equal(offered, wanted, f"{command} FILE")
+
+
+@test
 def bash_models_and_jobs():
     """Asked of the daemon."""
     with Daemon() as d:
@@ -89,6 +104,7 @@ def fish():
             fish_flags = {w for w in ask(f"tandem {command} --") if w.startswith("--")}
             bash_flags = {w for w in ask_bash("tandem", command, "--") if w.startswith("--")}
             equal(fish_flags, bash_flags, f"flags of {command}, fish and bash")
+        check(not ask("tandem add ") & set(COMMANDS), "a FILE is no command", ask("tandem add "))
 
 
 @test

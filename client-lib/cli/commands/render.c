@@ -492,5 +492,6 @@ const struct command command_render = {
                 "adds where the template writes none is in the ids only.",
         .examples = "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | tandem render --json",
         COMMAND_ARGS(args),
+        .offer = OFFER_FILES,
         .run = run_render,
 };
