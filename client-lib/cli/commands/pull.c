@@ -55,7 +55,7 @@ static const struct arg args[] = {
                 .at = offsetof(struct pull_options, name),
                 .value = "NAME",
                 .brief = "what the model is called here",
-                .more = "otherwise what the file is called there",
+                .more = "otherwise the NAME that was asked for, or what the file is called there",
         },
         {
                 .name = "sha256",
@@ -90,9 +90,11 @@ const struct command command_pull = {
                  "are in NAME.gguf.part beside it, which `tandem rm NAME` removes. Room on the disk is checked "
                  "first. A file that has the name already is not replaced.\n"
                  "\n"
-                 "Known by name: gemma3-1b, gemma3-4b, gemma3-12b, gemma3-27b, qwen3-4b, qwen3-30b-a3b, "
-                 "gpt-oss-20b.",
-        .examples = "  tandem pull gemma3-1b\n"
+                 "Known by name, and so named here: of SmolLM2 smollm2-135m (0.1 GB) and smollm2-360m (0.4 GB), of "
+                 "Gemma 3 gemma3-270m (0.3 GB), gemma3-1b (0.8 GB), gemma3-4b (2.5 GB), gemma3-12b (7.3 GB) and "
+                 "gemma3-27b (16.5 GB), of Qwen 3 qwen3-4b (2.5 GB) and qwen3-30b-a3b (18.6 GB), and gpt-oss-20b "
+                 "(12.1 GB). Gemma's makers have terms of their own; the others are under Apache-2.0.",
+        .examples = "  tandem pull smollm2-135m\n"
                     "  tandem pull hf:ggml-org/gemma-3-4b-it-GGUF:Q8_0\n"
                     "  sudo tandem pull --to " SYSTEM_MODEL_FOLDER " https://example.org/model.gguf",
         COMMAND_ARGS(args),
