@@ -452,9 +452,11 @@ void tdm_worker_send_loaded(struct tdm_worker *w, const struct tdm_worker_model 
         const Tandem__Worker__FromWorker message = FROM_WORKER(loaded, LOADED);
 
         body.model_id = m->model_id;
-        body.scratch_bytes = w->device->ops->model_scratch_bytes(m->device_model);
-        if (w->device->ops->plan)
-                body.plan = (char *)w->device->ops->plan(m->device_model);
+        body.scratch_bytes = m->device->ops->model_scratch_bytes(m->device_model);
+        if (m->plan[0])
+                body.plan = (char *)m->plan;
+        else if (m->device->ops->plan)
+                body.plan = (char *)m->device->ops->plan(m->device_model);
         send_message(w, &message);
 }
 

@@ -213,7 +213,7 @@ static struct tdm_result *results_of(const struct tdm_worker_model *m, uint32_t 
  * this is said once, as soon as it happens. */
 static void count_saturated(struct tdm_worker *w, struct tdm_worker_model *m)
 {
-        uint64_t n = w->device->ops->n_saturated(m->device_model);
+        uint64_t n = m->device->ops->n_saturated(m->device_model);
 
         if (n == m->n_saturated)
                 return;
@@ -257,7 +257,7 @@ static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const st
                         n++; /* head and sample are one run: logits never leave it */
                 if (epoch_is_over(w))
                         return -ECANCELED;
-                r = w->device->ops->run(m->device_model, step, first, n, hidden, results, on_block, &run, err);
+                r = m->device->ops->run(m->device_model, step, first, n, hidden, results, on_block, &run, err);
                 if (r != 0)
                         return r;
                 first += n;

@@ -48,10 +48,10 @@ static int import_segment(struct tdm_worker_segment *from, const char *name, boo
         return r;
 }
 
-static void model_clear(struct tdm_worker *w, struct tdm_worker_model *m)
+static void model_clear(struct tdm_worker_model *m)
 {
         if (m->device_model)
-                w->device->ops->model_unload(m->device_model);
+                m->device->ops->model_unload(m->device_model);
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
                 tdm_step_destroy(m->steps[i]);
         for (unsigned i = 0; i < TDM_WORKER_N_SEGS; i++)
@@ -127,10 +127,27 @@ static int model_describe(struct tdm_worker_model *m, const struct tdm_worker_co
         return 0;
 }
 
-/* Gives the device the weights that are there and that it can use. Once it has all of them, the model is loaded. */
-static int model_feed(struct tdm_worker *w, struct tdm_worker_model *m, struct tdm_error *err)
+/* A model that the worker's device leaves to the host device runs there whole. */
+static void model_choose_device(struct tdm_worker *w, struct tdm_worker_model *m)
 {
-        const struct tdm_device_ops *ops = w->device->ops;
+        const struct tdm_weights_header *header = tdm_weights_header(m->segments[TDM_WORKER_SEG_WEIGHTS]->base);
+        uint64_t left = tdm_recipe_features(&header->recipe, &header->hparams) & w->device->ops->left_to_host;
+        unsigned first = 0;
+
+        m->device = left ? w->host : w->device;
+        if (!left)
+                return;
+        while (!(left >> first & 1))
+                first++;
+        snprintf(m->plan, sizeof(m->plan), "runs on the CPU (%s), as the %s device does not compute %s",
+                 w->host->ops->describe(w->host), w->device->ops->name, tdm_feature_name((enum tdm_feature)first));
+        tdm_log_info("model %s %s", m->name, m->plan);
+}
+
+/* Gives the device the weights that are there and that it can use. Once it has all of them, the model is loaded. */
+static int model_feed(struct tdm_worker_model *m, struct tdm_error *err)
+{
+        const struct tdm_device_ops *ops = m->device->ops;
         const struct tdm_segment *weights = m->segments[TDM_WORKER_SEG_WEIGHTS];
         uint64_t t0 = tdm_now_ns(), t1;
         int r = ops->load_begin ? ops->load_weights(m->device_model, tdm_segment_mapped_bytes(weights), err) : 0;
@@ -140,7 +157,7 @@ static int model_feed(struct tdm_worker *w, struct tdm_worker_model *m, struct t
         if (r != 0 || weights->n_mapped < weights->n_chunks)
                 return r;
         r = ops->load_begin ? ops->load_end(m->device_model, err) :
-                              ops->model_load(w->device, &m->config, &m->device_model, err);
+                              ops->model_load(m->device, &m->config, &m->device_model, err);
         if (r != 0)
                 return r;
         m->loading = false;
@@ -179,6 +196,7 @@ static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct t
         if (!m->drawn)
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "no memory for the results of a step of %u rows",
                                      m->layout.limits.max_rows);
+        model_choose_device(w, m);
         m->loading = true;
         m->config = (struct tdm_device_model_config){
                 .weights = m->segments[TDM_WORKER_SEG_WEIGHTS]->base,
@@ -190,9 +208,9 @@ static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct t
                 .limits = m->layout.limits,
                 .precision = (enum tdm_precision)command->precision,
         };
-        r = w->device->ops->load_begin ? w->device->ops->load_begin(w->device, &m->config, &m->device_model, err) : 0;
+        r = m->device->ops->load_begin ? m->device->ops->load_begin(m->device, &m->config, &m->device_model, err) : 0;
         m->begin_ns = tdm_now_ns() - m->begun_ns;
-        return r == 0 ? model_feed(w, m, err) : r;
+        return r == 0 ? model_feed(m, err) : r;
 }
 
 /* A model that cannot be loaded is gone. */
@@ -203,7 +221,7 @@ static int cannot_take(struct tdm_worker *w, struct tdm_worker_model *m, int r, 
         snprintf(name, sizeof(name), "%s", m->name);
         if (err->code == 0)
                 tdm_error_set(err, r, "%s", strerror(r < 0 ? -r : EIO));
-        model_clear(w, m);
+        model_clear(m);
         return tdm_error_prefix(err, "%s cannot take model %s", w->program->name, name);
 }
 
@@ -246,7 +264,7 @@ int tdm_worker_model_weights(struct tdm_worker *w, struct tdm_worker_command *co
         r = tdm_segment_import_more(m->segments[TDM_WORKER_SEG_WEIGHTS], more->fds, more->n_fds, err);
         if (r == 0) {
                 close_fds(more, m->segments[TDM_WORKER_SEG_WEIGHTS]);
-                r = model_feed(w, m, err);
+                r = model_feed(m, err);
         }
         return r == 0 ? 0 : cannot_take(w, m, r, err);
 }
@@ -270,7 +288,7 @@ int tdm_worker_model_kv(struct tdm_worker *w, struct tdm_worker_command *command
                 return r;
         }
         if (m->device_model)
-                w->device->ops->set_kv(m->device_model, m->kv->base);
+                m->device->ops->set_kv(m->device_model, m->kv->base);
         return 0;
 }
 
@@ -279,5 +297,5 @@ void tdm_worker_model_unload(struct tdm_worker *w, uint32_t model_id)
         struct tdm_worker_model *m = worker_model_find(w, model_id);
 
         if (m)
-                model_clear(w, m);
+                model_clear(m);
 }

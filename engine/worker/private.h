@@ -90,7 +90,9 @@ struct tdm_worker_model {
         struct tdm_hparams hparams; /* private copies of what the segments say, checked */
         struct tdm_steps_layout layout;
         struct tdm_kv_geometry geometry;
+        struct tdm_device *device; /* that runs it: the worker's, or the host device beside it */
         struct tdm_device_model *device_model;
+        char plan[256]; /* why it runs on the host device; "": it does not, or that is the worker's own */
         struct tdm_step *steps[TDM_STEP_SLOTS]; /* private copies of the steps */
         uint64_t step_ids[TDM_STEP_SLOTS];      /* which step each holds; 0: none of this epoch */
         struct tdm_result *drawn;               /* [max_logits]: of a pass of a step with bursts */
@@ -123,6 +125,7 @@ struct tdm_worker {
 
         /* executor */
         struct tdm_device *device;
+        struct tdm_device *host; /* for the models that it leaves to one; NULL: it leaves none */
         char why_auto[256]; /* why "auto" took it, unless the device says so itself; "" when it was asked for by name */
         struct tdm_segment *progress_segment;
         struct tdm_progress *progress;

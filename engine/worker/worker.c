@@ -199,7 +199,8 @@ static int open_device(struct tdm_worker *w, const struct tdm_worker_init *init,
         r = device->ops->open(&w->device, &config, err);
         if (r != 0)
                 return tdm_error_prefix(err, "device %s", device->name);
-        return 0;
+        /* Before the sandbox closes, as all that is opened. */
+        return w->device->ops->left_to_host ? tdm_host_device_ops.open(&w->host, &config, err) : 0;
 }
 
 /* From Init to the last command. */
@@ -268,6 +269,8 @@ int tdm_worker_main(const struct tdm_worker_program *program, int argc, char **a
                 tdm_ring_destroyp(&w->rings[i]);
         if (w->device)
                 w->device->ops->close(w->device);
+        if (w->host)
+                w->host->ops->close(w->host);
         tdm_segment_destroyp(&w->progress_segment);
         /* The control thread may be in recv() and stays there: the process ends with it. */
         if (!w->control_started)

@@ -11,6 +11,8 @@
 /* An eighth of the device's memory, between these bounds, is left to buffers for work. */
 #define WORK_BYTES_MIN (UINT64_C(128) << 20)
 #define WORK_BYTES_MAX (UINT64_C(1) << 30)
+/* What layers with a state consist of. */
+#define LEFT_TO_HOST TDM_FEATURE_BIT(TDM_FEATURE_SHORT_CONV)
 
 int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err)
 {
@@ -144,6 +146,7 @@ unsigned tdm_vulkan_profile_take(struct tdm_device *public, struct tdm_vulkan_pr
 
 const struct tdm_device_ops tdm_vulkan_device_ops = {
         .name = "vulkan",
+        .left_to_host = LEFT_TO_HOST,
         .open = vulkan_open,
         .close = vulkan_close,
         .describe = vulkan_describe,

@@ -1,8 +1,8 @@
 """A model whose layers keep a state: jobs give the ids and log-probabilities that they give alone, and the prefix cache
 finds states of beginnings, so that a conversation reads few rows again. LFM2 in small."""
-import random
-
+import glob
 import os
+import random
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -144,6 +144,35 @@ def shown():
     with Daemon(models=[path()]) as d:
         out = d.cli("show", path(), check_exit=0).stdout.decode()
         check("; 512 B a token;" in out, "bytes of a token", out)
+
+
+@test
+def on_a_machine_with_vulkan():
+    """Vulkan computes no such layers: its worker runs the model on the CPU, with the bits of a machine without."""
+    icd = glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json")
+    if SANITIZER or not icd:
+        raise Skip("no lavapipe (Debian: mesa-vulkan-drivers), or too slow under a sanitizer")
+    jobs = [dict(q, placement=p) for q in some_jobs(times(4, 20)) for p in ("gpu", "split", "npu", None)]
+    long = dict(jobs[0], n=100, placement="gpu")
+    with Daemon(models=[path()], args=config(OFF)) as d:
+        want = [d.generate(**dict(q, placement=None)) for q in jobs + [long]]
+    env = {"TANDEM_GPU": "vulkan", "TANDEM_NPU": "host", "VK_DRIVER_FILES": icd[0]}
+    with Daemon(models=[path()], env=env, hang_ms=60000) as d:
+        d.wait_ready(120)
+        for i in range(0, len(jobs), 6):
+            running = [d.start_job(**q) for q in jobs[i:i + 6]]
+            for k, job in enumerate(running):
+                compare(job.wait(120), want[i + k], f"job {i + k}, placement {jobs[i + k]['placement']}")
+        gpu = d.workers()["gpu"]
+        equal(gpu["device"], "vulkan", "the GPU worker's device")
+        check("runs on the CPU" in gpu["plan"] and "does not compute short convolutions" in gpu["plan"], "the plan",
+              gpu)
+        check("runs on the CPU" in d.cli("status", "-v", check_exit=0).stdout.decode(), "tandem status -v says it")
+        job = d.start_job(**long)
+        job.until(1)
+        victim = d.signal_worker("gpu")
+        compare(job.wait(120), want[-1], "a kill of the worker that owns the GPU")
+        wait_for(lambda: not alive(victim), "the killed worker is reaped", 30)
 
 
 @test
