@@ -106,16 +106,6 @@ def kill_all(d):
             send_signal(pid, signal.SIGKILL)
 
 
-def answers(path):
-    """The kernel closes a killed daemon's socket a moment later, with its io_uring."""
-    with socket.socket(socket.AF_UNIX) as s:
-        try:
-            s.connect(path)
-            return True
-        except OSError:
-            return False
-
-
 def workers_of(d):
     return [d.worker_pid(w) for w in ("npu", "gpu")]
 
@@ -125,18 +115,31 @@ def stop(pids):
         send_signal(pid, signal.SIGSTOP)
 
 
-def die_in_the_midst(d, g, requests, enough=6):
-    """Starts all, lets each streaming one get some tokens, kills the daemon with all its workers."""
-    workers = workers_of(d)  # asked before: an answer may take as long as a short text
-    readers = {name: Reader(g, *requests[name]) for name in requests}
-    wait_for(lambda: all(r.n >= enough or r.error or not r.is_alive() or r.body.get("stream") is False
-                         for r in readers.values()), "tokens in each stream", 60, 0.001)
-    stop(workers)
-    unfinished = [name for name, r in readers.items() if r.is_alive()]
-    kill_all(d)
-    for r in readers.values():
-        r.join()
-    return readers, unfinished
+def requests_handed_over(g):
+    """The ids of the requests that went on at a peer, as the gateway's log has them."""
+    return set(re.findall(r"(req_\w+): goes on at", g.log()))
+
+
+def die_in_the_midst(d, g, requests, enough=6, n_cut=1):
+    """Starts all, lets each streaming one get some tokens, kills the daemon with all its workers. How many answers are
+    whole by then depends on the machine: it is done anew until `n_cut` of the requests are cut off. Returns the readers
+    and how many of their requests went on at a peer."""
+    for attempt in range(8):
+        if attempt:
+            d.start()
+        before = requests_handed_over(g)
+        workers = workers_of(d)  # asked before: an answer may take as long as a short text
+        readers = {name: Reader(g, *requests[name]) for name in requests}
+        wait_for(lambda: all(r.n >= enough or r.error or not r.is_alive() or r.body.get("stream") is False
+                             for r in readers.values()), "tokens in each stream", 60, 0.001)
+        stop(workers)
+        kill_all(d)
+        for r in readers.values():
+            r.join()
+        n = len(requests_handed_over(g) - before)
+        if n >= n_cut:
+            return readers, n
+    raise AssertionError(f"of {list(requests)} {n} were cut off, and {n_cut} should be")
 
 
 @test
@@ -152,24 +155,24 @@ def goes_on():
             want[name] = r.told()
         # a few at a time, so that none has ended before the others have begun
         names = list(REQUESTS)
-        n_unfinished = 0
+        n_handed_over = 0
         for at in range(0, len(names), 5):
             if at:
                 d.start()
                 d.expect_exit = 0
                 a.post("/v1/completions", {"model": "tale", "prompt": PROMPT, "max_tokens": 1})
-            readers, unfinished = die_in_the_midst(d, a, {n: REQUESTS[n] for n in names[at:at + 5]})
-            n_unfinished += len(unfinished)
+            group = {n: REQUESTS[n] for n in names[at:at + 5]}
+            readers, n = die_in_the_midst(d, a, group, n_cut=len(group) // 2)
+            n_handed_over += n
             for name, r in readers.items():
                 equal((r.status, r.error), (200, None), f"{name}: {r.data[-300:]}")
                 got = r.told()
                 for path in sorted(set(got) | set(want[name]), key=str):
                     equal(got.get(path), want[name].get(path), f"{name}, {path}")
-        check(n_unfinished >= len(names) // 2, "streams were in their midst", n_unfinished)
         handoffs = int(re.search(r"^tandem_http_handoffs_total (\d+)", a.request("GET", "/metrics")[2].decode(),
                                  re.M)[1])
-        check(handoffs >= n_unfinished, "handed over", handoffs, n_unfinished)
-        print(f"     {n_unfinished} of {len(names)} requests were cut off, and went on")
+        check(handoffs >= n_handed_over, "handed over", handoffs, n_handed_over)
+        print(f"     {n_handed_over} of {len(names)} requests were cut off, and went on")
         # The daemon is away: new requests go to the peer from their first token on.
         text = a.post("/v1/completions", dict(LONG, stream=False, max_tokens=20))["choices"][0]["text"]
         equal(text, b.post("/v1/completions", dict(LONG, stream=False, max_tokens=20))["choices"][0]["text"], "new")
@@ -186,8 +189,7 @@ def reads_what_was_drawn():
         want = Reader(b, "/v1/completions", body)
         want.join()
         before = other.status()["tokens_generated"]
-        readers, unfinished = die_in_the_midst(d, a, {"it": ("/v1/completions", body)}, 300)
-        equal(unfinished, ["it"], "in its midst")
+        readers, _ = die_in_the_midst(d, a, {"it": ("/v1/completions", body)}, 300)
         equal(readers["it"].told(), want.told(), "the answer")
         n = other.status()["tokens_generated"] - before
         check(n <= 900 - 300 + 8, f"the peer drew {n} tokens of 900, of which 300 and more were there")
@@ -231,8 +233,7 @@ def another_model():
         want.join()
         with Daemon(models=(false_tale,), placement=None) as wrong, Gateway(wrong) as b:
             with Gateway(d, "--peers", peers_file(d, url(b))) as a:
-                readers, unfinished = die_in_the_midst(d, a, {"it": ("/v1/completions", longer)})
-                equal(unfinished, ["it"], "in its midst")
+                readers, _ = die_in_the_midst(d, a, {"it": ("/v1/completions", longer)})
                 r = readers["it"]
                 check(b'"code":"daemon_lost"' in r.data and b"[DONE]" not in r.data, "an error", r.data[-400:])
                 got = r.told()[(0, "choices", "text")]
@@ -285,7 +286,6 @@ def peers_that_are_no_good():
                     wait_for(lambda: asked in a.log() or not r.is_alive(), "the peer that dies is asked")
                     if asked in a.log():
                         break
-                    wait_for(lambda: not answers(d.socket), "the dead daemon's socket closes")
                     d.start()  # on a busy machine the job may be over before its daemon dies
                 check(asked in a.log(), "the peer that dies is asked", a.log(), r.data[-400:])
                 kill_all(dying)
