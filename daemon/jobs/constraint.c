@@ -390,6 +390,13 @@ static int name_option(const struct tdm_constraint *c, int code, struct tdm_erro
         return tdm_error_set(err, code, "%s: %s", names[c->kind], why.message);
 }
 
+static int too_much(struct tdm_error *err)
+{
+        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                             "the grammar takes too much work or memory for one token; make it simpler (fewer nested "
+                             "counts and alternatives)");
+}
+
 int tdm_constraint_compile(struct tdm_constraint *c, const struct tdm_chat *chat, const struct tdm_tokenizer *tokenizer,
                            struct tdm_vocabulary *vocabulary, struct tdm_error *err)
 {
@@ -401,6 +408,8 @@ int tdm_constraint_compile(struct tdm_constraint *c, const struct tdm_chat *chat
         r = tdm_matcher_new(&c->matcher, c->grammar, vocabulary);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot hold the grammar: %s", strerror(-r));
+        if (r != 0)
+                return name_option(c, too_much(err), err);
         c->n_words = tdm_vocabulary_n_words(vocabulary);
         r = begin_thought(c, chat, tokenizer, err);
         if (r != 0)
@@ -421,13 +430,6 @@ static bool is_empty(const uint64_t *words, uint32_t n)
         for (uint32_t i = 0; i < n; i++)
                 any |= words[i];
         return any == 0;
-}
-
-static int too_much(struct tdm_error *err)
-{
-        return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                             "the grammar takes too much work or memory for one token; make it simpler (fewer nested "
-                             "counts and alternatives)");
 }
 
 /* The ids that the grammar binds: *ids [*n_ids] become those of the answer. */

@@ -224,9 +224,12 @@ int tdm_grammar_takes_instance(struct tdm_grammar *grammar, const char *instance
         if (r)
                 return r;
         r = tdm_parser_init(&c.parser, grammar);
-        if (r < 0) {
+        if (r != 0) {
                 tdm_json_deinit(&c.json);
-                return r;
+                return r < 0 ? r :
+                               tdm_error_set(err, r,
+                                             "the schema takes more work or memory for the start of a text "
+                                             "than the limit");
         }
         c.parser.arena.limit = UINT32_MAX / 4;
         c.parser.arena.steps = 0;

@@ -82,7 +82,8 @@ size_t tdm_vocabulary_bytes(const struct tdm_vocabulary *vocabulary);
 /* How many accepted tokens can be taken back. */
 #define TDM_MATCHER_ROLLBACK_MAX 256u
 
-/* vocabulary may be NULL for a matcher that takes bytes only. Holds references to both. */
+/* vocabulary may be NULL for a matcher that takes bytes only. Holds references to both. TDM_E_UNSUPPORTED: to begin a
+ * text takes more work than the limits allow. */
 int tdm_matcher_new(struct tdm_matcher **ret, struct tdm_grammar *grammar, struct tdm_vocabulary *vocabulary);
 void tdm_matcher_destroy(struct tdm_matcher *matcher);
 void tdm_matcher_destroyp(struct tdm_matcher **matcher);

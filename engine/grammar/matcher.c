@@ -88,7 +88,7 @@ int tdm_matcher_new(struct tdm_matcher **ret, struct tdm_grammar *grammar, struc
                 return -ENOMEM;
         if (!tables_take(&m->parser, grammar))
                 r = tdm_parser_init(&m->parser, grammar);
-        if (r < 0)
+        if (r != 0)
                 return r;
         m->grammar = tdm_grammar_ref(grammar);
         if (vocabulary) {

@@ -500,12 +500,16 @@ int tdm_parser_init(struct tdm_parser *p, const struct tdm_grammar *grammar)
         if (tdm_arena_init(&p->arena, &grammar->arena, limit) < 0)
                 return -ENOMEM;
         init_fixed(p);
+        if (p->arena.failed) {
+                tdm_parser_deinit(p);
+                return -ENOMEM;
+        }
         tdm_parser_begin(p);
         push(p, grammar->root, TDM_FRAME_BOTTOM);
         p->start = closure(p);
         if (p->arena.failed) {
                 tdm_parser_deinit(p);
-                return -ENOMEM;
+                return TDM_E_UNSUPPORTED;
         }
         return 0;
 }

@@ -65,6 +65,7 @@ struct tdm_parser {
         uint64_t max_steps;  /* of one operation, where that is less than the grammar allows */
 };
 
+/* TDM_E_UNSUPPORTED: the state at the start alone takes more work or memory than the grammar's limits allow. */
 int tdm_parser_init(struct tdm_parser *parser, const struct tdm_grammar *grammar);
 void tdm_parser_deinit(struct tdm_parser *parser);
 /* Gives back what its tables have beyond what they hold. */

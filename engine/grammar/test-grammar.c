@@ -231,6 +231,21 @@ static void test_forced(void **state)
         assert_int_equal(tdm_matcher_forced(m, data, sizeof(data)), 10);
 }
 
+/* To begin takes more than the limits: that is the grammar's fault, and no lack of memory. */
+static void test_too_much_at_the_start(void **state)
+{
+        static const char source[] = "root ::= r0{0,65554} [a-z0-9_.-] \"afoobar\"{2,}\n"
+                                     "r0 ::= [a-zA-Z]{0,63} | [0-9]{4,20}\n";
+        _cleanup_(tdm_grammar_unrefp) struct tdm_grammar *g = NULL;
+        _cleanup_(tdm_matcher_destroyp) struct tdm_matcher *m = NULL;
+        struct tdm_error err = { 0 };
+
+        assert_int_equal(tdm_grammar_new_gbnf(&g, source, strlen(source), NULL, &err), 0);
+        assert_int_equal(tdm_matcher_new(&m, g, vocabulary), TDM_E_UNSUPPORTED);
+        assert_int_equal(tdm_grammar_takes_instance(g, "1", 1, NULL, 0, &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "start"));
+}
+
 /* The same walk with tiny caches, with rollbacks on its way and by another cut of the text gives the same masks. */
 static void test_masks_depend_on_the_text_alone(void **state)
 {
@@ -561,6 +576,7 @@ int main(void)
                 cmocka_unit_test(test_grammars),
                 cmocka_unit_test(test_compact),
                 cmocka_unit_test(test_forced),
+                cmocka_unit_test(test_too_much_at_the_start),
                 cmocka_unit_test(test_masks_depend_on_the_text_alone),
                 cmocka_unit_test(test_hostile),
                 cmocka_unit_test(test_long_pieces),

@@ -235,6 +235,8 @@ def refusals():
         refused(lambda: follow(d, '{"type": '), "bad-request", "json-schema")
         refused(lambda: follow(d, "a(b", constraint="regex"), "bad-request", "regex")
         refused(lambda: follow(d, "root ::= missing", constraint="grammar"), "bad-request", "grammar", "missing")
+        refused(lambda: follow(d, 'root ::= r0{0,65554} [a-z] "afoobar"{2,}\nr0 ::= [a-zA-Z]{0,63} | [0-9]{4,20}\n',
+                               constraint="grammar"), "unsupported", "grammar:", "too much work or memory", "simpler")
         refused(lambda: Job(d, **request(**HOT), regex="a", json_schema="{}").wait(), "bad-request", "not several")
         refused(lambda: follow(d, PERSON, ignore_end=True), "bad-request", "ignore-end")
         refused(lambda: follow(d, " " * 1048577), "bad-request", "json-schema")
