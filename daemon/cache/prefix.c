@@ -12,11 +12,13 @@
 
 struct entry {
         bool used;
-        uint32_t parent; /* NONE: the first page of a prompt */
+        bool state_stays; /* it is kept for good: no sequence drops it when it passes on */
+        uint32_t parent;  /* NONE: the first page of a prompt */
         uint32_t first_child, prev_sibling, next_sibling;
         uint32_t bucket, next_in_bucket;
         uint32_t window_page; /* NONE: not kept */
         uint32_t state_page;  /* the same */
+        uint64_t state_stamp; /* of the sequence's use of it that came last */
         uint32_t numerics;
         uint64_t identity;
         uint64_t stamp; /* of this use of the entry */
@@ -159,7 +161,18 @@ static void drop_state(struct tdm_prefix *p, struct entry *e)
         tdm_pages_drop(p->pages, TDM_KV_STATE, page);
 }
 
-/* Keeps that of the states which is behind n_pages pages. */
+/* The state that the sequence kept of the last border that it passed, unless another one came to the same border. */
+static void drop_passed(struct tdm_prefix *p, struct tdm_prefix_cursor *cursor)
+{
+        struct entry *e = cursor->passing ? &p->entries[cursor->passing - 1] : NULL;
+
+        if (e && e->used && e->state_stamp == cursor->passing_stamp)
+                drop_state(p, e);
+        cursor->passing = 0;
+}
+
+/* Keeps that of the states which is behind n_pages pages. The sequence that came to a border last says whether its
+ * state stays: one that came before may be far on by now. */
 static void keep_state(struct tdm_prefix *p, uint32_t entry, uint32_t n_pages, const struct tdm_prefix_tables *tables,
                        struct tdm_prefix_cursor *cursor)
 {
@@ -170,18 +183,20 @@ static void keep_state(struct tdm_prefix *p, uint32_t entry, uint32_t n_pages, c
 
                 if (s->page == NONE || s->n != n_pages * TDM_KV_PAGE_TOKENS)
                         continue;
-                if (cursor->passing && p->entries[cursor->passing - 1].used &&
-                    p->entries[cursor->passing - 1].stamp == cursor->passing_stamp)
-                        drop_state(p, &p->entries[cursor->passing - 1]);
-                cursor->passing = 0;
-                if (e->state_page != NONE || p->state_owner[s->page])
-                        return; /* another sequence's, or the cache's already */
-                e->state_page = s->page;
-                p->state_owner[s->page] = 1 + entry;
-                tdm_pages_keep(p->pages, TDM_KV_STATE, s->page);
-                if (s->passes) {
+                drop_passed(p, cursor);
+                if (e->state_page == NONE) {
+                        if (p->state_owner[s->page])
+                                return; /* it is kept of another border */
+                        e->state_page = s->page;
+                        p->state_owner[s->page] = 1 + entry;
+                        tdm_pages_keep(p->pages, TDM_KV_STATE, s->page);
+                        e->state_stays = false;
+                }
+                e->state_stamp = ++p->last_stamp;
+                e->state_stays = e->state_stays || !s->passes;
+                if (!e->state_stays) {
                         cursor->passing = 1 + entry;
-                        cursor->passing_stamp = e->stamp;
+                        cursor->passing_stamp = e->state_stamp;
                 }
                 return;
         }

@@ -27,7 +27,7 @@ struct tdm_prefix_cursor {
         uint32_t n_pages;
         uint32_t entry;
         uint64_t stamp;
-        uint32_t passing; /* the entry whose state goes when the next one comes, and its stamp; 0: none */
+        uint32_t passing; /* the entry whose state goes when the next one comes, and that state's stamp; 0: none */
         uint64_t passing_stamp;
 };
 

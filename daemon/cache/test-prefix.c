@@ -14,6 +14,13 @@ static struct tdm_prefix *prefix;
 static struct tdm_kv_geometry kv;
 static struct tdm_hparams hp;
 
+static void set_up_pools(uint32_t n_full, uint32_t n_window, uint32_t n_states)
+{
+        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, n_full, n_window, n_states), 0);
+        assert_int_equal(tdm_pages_new(&pages, &kv, NULL), 0);
+        assert_int_equal(tdm_prefix_new(&prefix, pages, &hp, &kv), 0);
+}
+
 static void set_up(uint32_t n_full, uint32_t n_window, uint32_t window)
 {
         hp = (struct tdm_hparams){ .n_layers = 6,
@@ -25,9 +32,7 @@ static void set_up(uint32_t n_full, uint32_t n_window, uint32_t window)
                                    .window = window };
         tdm_hparams_all_layers(&hp);
         hp.layers[5].window = 0;
-        assert_int_equal(tdm_kv_geometry_init(&kv, &hp, TDM_KV_F16, n_full, n_window, 0), 0);
-        assert_int_equal(tdm_pages_new(&pages, &kv, NULL), 0);
-        assert_int_equal(tdm_prefix_new(&prefix, pages, &hp, &kv), 0);
+        set_up_pools(n_full, n_window, 0);
 }
 
 static void tear_down(void)
@@ -73,7 +78,9 @@ static void promise(uint32_t n_full, uint32_t n_window)
 
 static uint32_t take(struct seq *q, uint32_t n_max)
 {
-        struct tdm_pages_need room = { { tdm_pages_room(pages, TDM_KV_FULL), tdm_pages_room(pages, TDM_KV_WINDOW) } };
+        struct tdm_pages_need room = { { tdm_pages_room(pages, TDM_KV_FULL), tdm_pages_room(pages, TDM_KV_WINDOW),
+                                         tdm_pages_room(pages, TDM_KV_STATE) } };
+        struct tdm_pages_need states = { .n[TDM_KV_STATE] = room.n[TDM_KV_STATE] };
         struct tdm_prefix_tables t = tables(q);
         uint32_t n;
 
@@ -88,6 +95,11 @@ static uint32_t take(struct seq *q, uint32_t n_max)
                 rest.n[g] = kv.n_layers[g] ? room.n[g] - (q->n - q->first[g]) : 0;
                 tdm_pages_unreserve(pages, &rest);
         }
+        if (n > 0 && kv.n_layers[TDM_KV_STATE]) {
+                states.n[TDM_KV_STATE]--;
+                tdm_pages_free(pages, TDM_KV_STATE, t.state_page, false);
+        }
+        tdm_pages_unreserve(pages, &states);
         return n;
 }
 
@@ -262,6 +274,71 @@ static void test_copies(void **state)
         tear_down();
 }
 
+/* Comes to a border with a state, which is kept. */
+static void pass(struct seq *q, uint32_t n, bool passes)
+{
+        const struct tdm_pages_need one = { .n[TDM_KV_STATE] = 1 };
+        struct tdm_prefix_tables t;
+        uint32_t page;
+
+        for (; q->n < n; q->n++) {
+                promise(1, 0);
+                q->table[TDM_KV_FULL][q->n] = tdm_pages_alloc(pages, TDM_KV_FULL, q->uid);
+        }
+        assert_true(tdm_pages_reserve(pages, &one));
+        page = tdm_pages_alloc(pages, TDM_KV_STATE, q->uid);
+        t = tables(q);
+        t.states[0] = (struct tdm_prefix_state){ .page = page, .n = n * PAGE, .passes = passes };
+        tdm_prefix_add(prefix, q->uid, q->numerics, q->ids, n * PAGE, &t, &q->cursor);
+        tdm_pages_free(pages, TDM_KV_STATE, page, false);
+}
+
+static uint32_t n_found(uint32_t numerics, uint32_t n_max)
+{
+        struct seq q;
+        uint32_t n;
+
+        seq_init(&q, 1, numerics, 100);
+        n = take(&q, n_max * PAGE);
+        leave(&q);
+        return n / PAGE;
+}
+
+/* A sequence that goes on drops the state of its last border, but not where another one has come to it since. */
+static void test_borders(void **state)
+{
+        struct seq a, b;
+        uint32_t x;
+
+        set_up(16, 0, 0);
+        tear_down();
+        for (unsigned i = 0; i < 5; i++)
+                hp.layers[i].n_state = 64;
+        set_up_pools(16, 0, 8);
+        x = tdm_prefix_numerics(prefix, "x", 1);
+        seq_init(&a, 1, x, 100);
+        seq_init(&b, 1, x, 100);
+        pass(&a, 1, true);
+        pass(&a, 2, true);
+        assert_int_equal(n_found(x, 1), 0); /* its own: it has passed that */
+        pass(&b, 1, true);
+        pass(&b, 2, false); /* to stay */
+        pass(&a, 3, true);
+        assert_int_equal(n_found(x, 2), 2);
+        pass(&b, 3, true);
+        pass(&a, 4, true);
+        assert_int_equal(n_found(x, 3), 3); /* where b is */
+        pass(&b, 4, true);
+        assert_int_equal(n_found(x, 3), 2);
+        assert_int_equal(n_found(x, 4), 4);
+        pass(&b, 5, true);
+        pass(&a, 5, true);
+        assert_int_equal(n_found(x, 4), 2);
+        leave(&a);
+        leave(&b);
+        tear_down();
+}
+
 static void test_many_numerics(void **state)
 {
         struct seq a;
@@ -284,7 +361,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_found_by_content), cmocka_unit_test(test_window),
                 cmocka_unit_test(test_leaves_first),     cmocka_unit_test(test_copies),
-                cmocka_unit_test(test_many_numerics),
+                cmocka_unit_test(test_many_numerics),    cmocka_unit_test(test_borders),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
