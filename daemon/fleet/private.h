@@ -205,7 +205,7 @@ struct tdm_fleet_silence {
         uint64_t step_ns;
         uint64_t control_ns;
         uint64_t control_busy_ns; /* time that was not counted there, because a step moved */
-        struct tdm_fleet_sample sample;
+        struct tdm_fleet_sample sample, control_sample;
         uint64_t ping_sent; /* number of the last one in this life */
         uint64_t doubt;     /* the ping that asks whether it hangs or was never given the step; 0: none */
         uint64_t pinged_ns;
@@ -420,9 +420,9 @@ bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w);
 uint64_t tdm_fleet_hang_ns(const struct tdm_fleet_worker *w, enum tdm_block_kind kind);
 
 /* ---- starved.c ---- */
-/* How much of elapsed_ns, the time since the last call, the process was kept from running. The first call of a silence
- * (an empty sample) says 0. */
-uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *sample, pid_t pid, uint64_t elapsed_ns);
+/* How much of elapsed_ns, the time since the last call, the process was kept from running; max_ns at most in a silence.
+ * The first call of a silence (an empty sample) says 0. */
+uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *sample, pid_t pid, uint64_t elapsed_ns, uint64_t max_ns);
 
 /* ---- trial.c ---- */
 /* Goes on with the trial of the model's placements, where it needs one. True: its placement is known or follows the

@@ -4,14 +4,12 @@
  * The kernel says of each thread how long it ran, how long it waited to run, and whether it wants to run now. A thread
  * that wants to run and hardly ran was starved. Then the whole worker was, if its other threads wait for that one.
  * Which thread they wait for cannot be seen from outside, so the most starved one counts. A worker that is stopped or
- * sleeps does not want to run, and no time is forgiven. A worker that spins for ever on a loaded machine is forgiven
- * STARVED_MAX_NS at most. Where /proc does not say, no time is forgiven. */
+ * sleeps does not want to run, and no time is forgiven. A worker that spins for ever on a loaded machine is forgiven so
+ * much as the caller says. Where /proc does not say, no time is forgiven. */
 #include "daemon/fleet/private.h"
 
 #include <dirent.h>
 #include <fcntl.h>
-
-#define STARVED_MAX_NS (10 * TDM_NSEC_PER_SEC)
 
 static int read_thread_file(pid_t pid, pid_t tid, const char *name, char *text, size_t size)
 {
@@ -63,7 +61,7 @@ static void closedirp(DIR **dir)
                 closedir(*dir);
 }
 
-uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *s, pid_t pid, uint64_t elapsed_ns)
+uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *s, pid_t pid, uint64_t elapsed_ns, uint64_t max_ns)
 {
         struct tdm_fleet_sample now = { .at_ns = tdm_now_ns(), .forgiven_ns = s->forgiven_ns };
         uint64_t real_ns = now.at_ns - s->at_ns, worst_ns = 0, forgiven_ns;
@@ -91,7 +89,7 @@ uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *s, pid_t pid, uint64_t el
                                                      TDM_MIN(real_ns, t->waited_ns - before->waited_ns));
         }
         forgiven_ns = s->n > 0 && real_ns > 0 ? (uint64_t)((double)elapsed_ns * (double)worst_ns / (double)real_ns) : 0;
-        forgiven_ns = TDM_MIN(forgiven_ns, STARVED_MAX_NS - TDM_MIN(STARVED_MAX_NS, now.forgiven_ns));
+        forgiven_ns = TDM_MIN(forgiven_ns, max_ns - TDM_MIN(max_ns, now.forgiven_ns));
         now.forgiven_ns += forgiven_ns;
         *s = now;
         return TDM_MIN(forgiven_ns, elapsed_ns);

@@ -84,31 +84,69 @@ static pid_t spinner(int cpu)
                 __asm__ volatile("");
 }
 
-/* A worker that gets a CPU for a moment each second is slow, not hung. */
-static void starved(void **state)
+static int first_cpu(void)
 {
-        struct tdm_fleet_config config = {
-                .worker_dir = TANDEM_BIN_DIR, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
-        };
-        struct tdm_fleet_worker *npu;
-        uint64_t until, longest = 0;
-        pid_t spinners[2];
-        char cpu[16];
         cpu_set_t set;
-        struct rig *rig;
         int first = 0;
 
         assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
         while (!CPU_ISSET(first, &set))
                 first++;
-        snprintf(cpu, sizeof(cpu), "%d", first);
-        config.cpus[TDM_WORKER_NPU] = cpu;
+        return first;
+}
+
+/* The rig's NPU worker, on a CPU that others want. */
+struct hunger {
+        char cpu[16];
+        pid_t spinners[2];
+};
+
+static struct rig *rig_to_starve(struct hunger *h)
+{
+        struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_BIN_DIR, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+        struct rig *rig;
+
+        snprintf(h->cpu, sizeof(h->cpu), "%d", first_cpu());
+        config.cpus[TDM_WORKER_NPU] = h->cpu;
         rig = rig_new_with(&config);
-        npu = &rig->fleet->workers[TDM_WORKER_NPU];
         wait_for(rig, is_whole(rig));
-        assert_true(set_class(npu->process.pid, SCHED_IDLE));
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(spinners); i++)
-                spinners[i] = spinner(first);
+        return rig;
+}
+
+static void hunger_begin(struct hunger *h, struct rig *rig)
+{
+        assert_true(set_class(worker_pid(rig, TDM_WORKER_NPU), SCHED_IDLE));
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(h->spinners); i++)
+                h->spinners[i] = spinner(first_cpu());
+}
+
+static void hunger_end(struct hunger *h)
+{
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(h->spinners); i++) {
+                kill(h->spinners[i], SIGKILL);
+                waitpid(h->spinners[i], NULL, 0);
+        }
+}
+
+static void starved_rig_free(struct rig *rig)
+{
+        if (set_class(worker_pid(rig, TDM_WORKER_NPU), SCHED_OTHER))
+                rig_free(rig);
+        else /* still starved where others want its CPU: to die it needs some, and gets a thousandth of it */
+                rig_free_within(rig, 3 * PATIENCE_NS);
+}
+
+/* A worker that gets a CPU for a moment each second is slow, not hung. */
+static void starved(void **state)
+{
+        struct hunger hunger;
+        struct rig *rig = rig_to_starve(&hunger);
+        struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU];
+        uint64_t until, longest = 0;
+
+        hunger_begin(&hunger, rig);
         start_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig->hold = false;
         jobs_submit(rig);
@@ -120,43 +158,64 @@ static void starved(void **state)
         assert_int_equal(npu->record.restarts, 0);
         assert_int_equal(rig->n_resets, 0);
         print_message("forgiven: up to %.0f ms\n", (double)longest / 1e6);
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(spinners); i++) {
-                kill(spinners[i], SIGKILL);
-                waitpid(spinners[i], NULL, 0);
-        }
+        hunger_end(&hunger);
         wait_for(rig, jobs_finished(rig));
         assert_int_equal(rig->n_resets, 0);
-        if (set_class(npu->process.pid, SCHED_OTHER))
-                rig_free(rig);
-        else /* still starved where others want its CPU: to die it needs some, and gets a thousandth of it */
-                rig_free_within(rig, 3 * PATIENCE_NS);
+        starved_rig_free(rig);
+}
+
+/* Nor is one that has no CPU to take a model. */
+static void starved_with_a_model(void **state)
+{
+        struct hunger hunger;
+        struct rig *rig = rig_to_starve(&hunger);
+        struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU];
+        struct tdm_fleet_model second = rig->model;
+        const uint64_t control_ns = rig->fleet->control_ns;
+        struct tdm_error err = { 0 };
+        uint64_t until;
+
+        hunger_begin(&hunger, rig);
+        rig->fleet->control_ns = HANG_NS;
+        second.model_id = 2;
+        if (tdm_fleet_add_model(rig->fleet, &second, &err) != 0)
+                fail_msg("%s", err.message);
+        until = tdm_now_ns() + 5 * HANG_NS;
+        while (tdm_now_ns() < until)
+                assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
+        print_message("forgiven: %.0f ms\n", (double)npu->silence.control_sample.forgiven_ns / 1e6);
+        assert_int_equal(npu->record.restarts, 0);
+        assert_int_equal(rig->n_resets, 0);
+        hunger_end(&hunger);
+        rig->fleet->control_ns = control_ns;
+        wait_for(rig, rig->n_model_ready == 2);
+        assert_int_equal(npu->record.restarts, 0);
+        tdm_fleet_remove_model(rig->fleet, 2);
+        wait_for(rig, !tdm_fleet_find(rig->fleet, 2));
+        starved_rig_free(rig);
 }
 
 /* What counts as starved, and what does not. */
 static void starved_or_not(void **state)
 {
-        const uint64_t tick = 100 * TDM_NSEC_PER_MSEC;
+        const uint64_t tick = 100 * TDM_NSEC_PER_MSEC, most = 10 * TDM_NSEC_PER_SEC;
         struct tdm_fleet_sample sample = { 0 };
         const struct sched_param param = { 0 };
+        const int first = first_cpu();
         pid_t hog, pid;
-        cpu_set_t set;
-        int first = 0;
 
-        assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
-        while (!CPU_ISSET(first, &set))
-                first++;
         hog = spinner(first);
         pid = spinner(first);
         assert_int_equal(sched_setscheduler(pid, SCHED_IDLE, &param), 0);
         usleep(50000);
-        assert_int_equal(tdm_fleet_starved_ns(&sample, pid, tick), 0);
+        assert_int_equal(tdm_fleet_starved_ns(&sample, pid, tick, most), 0);
         usleep(200000);
-        assert_true(tdm_fleet_starved_ns(&sample, pid, tick) > tick / 2); /* wants to run and may not */
+        assert_true(tdm_fleet_starved_ns(&sample, pid, tick, most) > tick / 2); /* wants to run and may not */
         for (unsigned i = 0; i < 100; i++) {
                 usleep(2000);
-                tdm_fleet_starved_ns(&sample, pid, TDM_NSEC_PER_SEC);
+                tdm_fleet_starved_ns(&sample, pid, TDM_NSEC_PER_SEC, most);
         }
-        assert_int_equal(sample.forgiven_ns, 10 * TDM_NSEC_PER_SEC); /* not for ever */
+        assert_int_equal(sample.forgiven_ns, most); /* not for ever */
         kill(hog, SIGKILL);
         waitpid(hog, NULL, 0);
         kill(pid, SIGKILL);
@@ -165,12 +224,12 @@ static void starved_or_not(void **state)
         pid = spinner(first);
         kill(pid, SIGSTOP);
         assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
-        tdm_fleet_starved_ns(&sample, pid, tick);
+        tdm_fleet_starved_ns(&sample, pid, tick, most);
         usleep(100000);
-        assert_true(tdm_fleet_starved_ns(&sample, pid, tick) < tick / 10); /* wants nothing */
+        assert_true(tdm_fleet_starved_ns(&sample, pid, tick, most) < tick / 10); /* wants nothing */
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
-        assert_int_equal(tdm_fleet_starved_ns(&sample, pid, tick), 0);
+        assert_int_equal(tdm_fleet_starved_ns(&sample, pid, tick, most), 0);
 }
 
 int main(void)
@@ -178,6 +237,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(stopped_idle),
                 cmocka_unit_test(starved),
+                cmocka_unit_test(starved_with_a_model),
                 cmocka_unit_test(starved_or_not),
         };
 

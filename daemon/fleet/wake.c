@@ -31,6 +31,8 @@ void tdm_fleet_watch_soon(struct tdm_fleet *f)
 void tdm_fleet_heard(struct tdm_fleet_worker *w)
 {
         w->silence.control_ns = w->silence.control_busy_ns = 0;
+        w->silence.control_sample.n = 0;
+        w->silence.control_sample.forgiven_ns = 0;
 }
 
 void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r)

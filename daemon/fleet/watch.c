@@ -15,6 +15,10 @@
  * counts: what moves is its own word. */
 #define CONTROL_BUSY_NS (60 * TDM_NSEC_PER_SEC)
 #define CONTROL_BYTES_PER_SEC (UINT64_C(256) << 20)
+/* How much of a silence is forgiven to a worker that had no CPU: in steps, and of what an answer to a message may take.
+ * To take a model is work of many seconds, where a device compiles kernels. */
+#define STEP_STARVED_NS (10 * TDM_NSEC_PER_SEC)
+#define CONTROL_STARVED_FACTOR 9u
 #define CONN_LOST_NS (100 * TDM_NSEC_PER_MSEC)
 #define QUIT_NS TDM_NSEC_PER_SEC
 /* A unit that we have hung up on has this long to leave by itself. */
@@ -222,7 +226,8 @@ static void watch_steps(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
                 w->silence.sample.forgiven_ns = 0;
                 return;
         }
-        w->silence.step_ns += elapsed_ns - tdm_fleet_starved_ns(&w->silence.sample, w->process.pid, elapsed_ns);
+        w->silence.step_ns +=
+                elapsed_ns - tdm_fleet_starved_ns(&w->silence.sample, w->process.pid, elapsed_ns, STEP_STARVED_NS);
         if (entry) {
                 kind = tdm_block_kind(&entry->model.hparams, block);
                 deadline_ns = tdm_fleet_hang_ns(w, kind);
@@ -284,13 +289,14 @@ static void watch_control(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
                 w->silence.control_busy_ns += elapsed_ns;
                 return;
         }
-        w->silence.control_ns += elapsed_ns;
+        deadline_ns = w->fleet->control_ns + owed_bytes(w) / CONTROL_BYTES_PER_SEC * TDM_NSEC_PER_SEC;
+        w->silence.control_ns += elapsed_ns - tdm_fleet_starved_ns(&w->silence.control_sample, w->process.pid,
+                                                                   elapsed_ns, CONTROL_STARVED_FACTOR * deadline_ns);
         if (w->silence.control_ns > w->fleet->hang_min_ns && tdm_fleet_worker_is_stopped(w)) {
                 tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "no answer for %llu ms (stopped by a signal)",
                                       (unsigned long long)(w->silence.control_ns / TDM_NSEC_PER_MSEC));
                 return;
         }
-        deadline_ns = w->fleet->control_ns + owed_bytes(w) / CONTROL_BYTES_PER_SEC * TDM_NSEC_PER_SEC;
         if (w->silence.control_ns > deadline_ns)
                 tdm_fleet_worker_lost(w, TDM_FLEET_BLAME_MODEL, "no answer for %llu s while %s",
                                       (unsigned long long)(w->silence.control_ns / TDM_NSEC_PER_SEC),

@@ -450,8 +450,9 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
         w->had_step = false;
         w->link.n_sent = 0;
         w->silence.signature = 0;
-        w->silence.step_ns = w->silence.control_ns = w->silence.control_busy_ns = 0;
+        w->silence.step_ns = 0;
         memset(&w->silence.sample, 0, sizeof(w->silence.sample));
+        tdm_fleet_heard(w);
         w->silence.ping_sent = 0;
         w->silence.pinged_ns = tdm_now_ns();
         r = start_process(w);
