@@ -443,6 +443,14 @@ int lib_connect_once(const char *path, int *ret_fd)
         return 0;
 }
 
+uid_t lib_listener_uid(int fd)
+{
+        struct ucred who;
+        socklen_t len = sizeof(who);
+
+        return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 ? who.uid : (uid_t)-1;
+}
+
 /* Connects to one path. 0, or a negative errno. */
 static int connect_path(const char *path, int *ret_fd)
 {
@@ -643,8 +651,10 @@ int tandem_connect_for(struct tandem **ret, const char *path, const char *label,
                 code = lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a connection");
         else
                 code = find_daemon(path, &t->fd, &t->socket_path, err);
-        if (code == TANDEM_OK)
+        if (code == TANDEM_OK) {
+                t->daemon_uid = lib_listener_uid(t->fd);
                 code = greet_daemon(t, err);
+        }
         if (code != TANDEM_OK) {
                 tandem_close(t);
                 return code;

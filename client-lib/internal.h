@@ -74,6 +74,7 @@ struct tandem {
         struct tandem_error dead_error;
         char daemon_version[128]; /* in place: who asked for it keeps the pointer */
         char *socket_path;
+        uid_t daemon_uid; /* whose process listened on the socket; -1: not known */
 };
 
 /* error.c */
@@ -96,6 +97,7 @@ void lib_protocol_error(struct tandem *t, const char *fmt, ...) _printf_(2, 3);
 
 void lib_fail_calls(struct tandem *t, const struct tandem_error *err, bool silent);
 int lib_connect_once(const char *path, int *ret_fd); /* 0, or a negative errno; never waits */
+uid_t lib_listener_uid(int fd);                      /* of the process at the other end; -1: not known */
 int lib_watch(struct tandem *t);                     /* polls for what the socket is wanted for now */
 int lib_new_reader(struct tandem *t);
 void lib_drop_queue(struct tandem *t);

@@ -140,6 +140,9 @@ static void got_accepted(struct tandem_job *job, const Tandem__Accepted *wire)
         };
 
         job->result.prompt_tokens = wire->prompt_tokens;
+        job->n_most = wire->max_tokens;
+        if (job->n_asked > 0 && (job->n_most == 0 || job->n_most > job->n_asked))
+                job->n_most = job->n_asked;
         learn_id(job, wire->job);
         if (job->told_accepted)
                 return;
@@ -230,6 +233,11 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
                         if (!job_has_token(job, wire->index + i, token))
                                 return;
                         continue;
+                }
+                if (job->n_most > 0 && job->ids.n >= job->n_most) {
+                        lib_protocol_error(t, "it tells more tokens of job %" PRIu64 " than the %u that may come",
+                                           job->id, job->n_most);
+                        return;
                 }
                 for (size_t k = 0; k < out.n_top; k++)
                         top[k] = (struct tandem_alternative){ .id = token->top[k]->id,
@@ -495,6 +503,7 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
         if (!job_take_drawn(job, wire.options.drawn))
                 return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job's tokens");
         job->may_degrade = wire.generate.may_degrade;
+        job->n_asked = job->n_most = wire.generate.max_tokens;
         wire.generate.model = &ref;
         request.kind_case = TANDEM__REQUEST__KIND_GENERATE;
         request.generate = &wire.generate;

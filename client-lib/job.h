@@ -56,6 +56,8 @@ struct tandem_job {
         char *numerics_id, *unguessed;
         char drew[192];   /* names the arithmetic of the last token; "": not known */
         uint32_t n_given; /* of its ids, those that it was given as drawn already */
+        uint32_t n_asked; /* the most tokens that its request wants; 0: it does not say */
+        uint32_t n_most;  /* the most that may come, the daemon's word included; 0: not known */
         /* resume.c: for another daemon. */
         uint8_t *request; /* [request_size]: as it was sent; NULL: it ends with its daemon */
         size_t request_size;

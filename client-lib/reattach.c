@@ -201,6 +201,20 @@ static void hang_up(struct tandem *t)
                 lib_call_unlink(t, &t->greeting);
 }
 
+/* A job is sent with its texts: to a daemon of the user who had them before, of root or of this user. */
+static bool is_of_stranger(struct tandem *t)
+{
+        uid_t uid = lib_listener_uid(t->fd);
+
+        if (uid == t->daemon_uid || uid == 0 || uid == geteuid())
+                return false;
+        lib_error(&t->lost, TANDEM_E_DAEMON_LOST,
+                  "tandemd at %s is gone, and a process of another user (uid %u) listens there now: nothing is sent to "
+                  "it",
+                  t->socket_path, (unsigned)uid);
+        return true;
+}
+
 /* A try has failed. */
 static void try_again_or_give_up(struct tandem *t)
 {
@@ -329,7 +343,7 @@ void lib_do_due(struct tandem *t)
                 send_calls(t);
         } else if (t->link == LIB_LINK_GREETING) {
                 lib_fail_calls(t, &why, false);
-        } else if (lib_connect_once(t->socket_path, &t->fd) < 0 || greet_again(t) < 0) {
+        } else if (lib_connect_once(t->socket_path, &t->fd) < 0 || is_of_stranger(t) || greet_again(t) < 0) {
                 try_again_or_give_up(t);
         } else {
                 do_after(t, LIB_HELLO_TIMEOUT_MS * TDM_NSEC_PER_MSEC);

@@ -315,7 +315,7 @@ class Generate(unittest.TestCase):
         p.stdout.close()
 
     def test_reader_goes_away(self):
-        for args in (["-m", "slow", "-n", "0", "x"], ["--json", "-m", "flood", "x"], ["-m", "stuck", "x"]):
+        for args in (["-m", "slow", "-n", "0", "x"], ["--json", "-m", "flood", "-n", "0", "x"], ["-m", "stuck", "x"]):
             since = len(support.fake.requests())
             p = spawn([TANDEM, "--socket", support.fake.path, "generate", *args], stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, env=environment())
@@ -393,7 +393,7 @@ class Interrupt(unittest.TestCase):
         self.interrupted(["bench", "-m", "deaf"], False)
 
     def test_nobody_reads(self):
-        self.interrupted(["generate", "-m", "flood", "x"], False, block_output=True)
+        self.interrupted(["generate", "-m", "flood", "-n", "0", "x"], False, block_output=True)
 
 
 class Others(unittest.TestCase):

@@ -230,15 +230,17 @@ static void send_future(struct conn *c, struct fake_job *job)
         send_progress(c, job, 77, 1, 2, 3);
 }
 
+/* The tokens of "bytes". */
+static const char *const odd_texts[] = { "a\x1b[31mb",
+                                         "\"\\\n\t\x01",
+                                         "\xff\xc3",
+                                         "\xc2\x9b"
+                                         "31m",
+                                         "gr\xc3\xbc\xc3\x9f",
+                                         "" };
+
 static void step_job(struct conn *c, struct fake_job *job)
 {
-        static const char *const odd[] = { "a\x1b[31mb",
-                                           "\"\\\n\t\x01",
-                                           "\xff\xc3",
-                                           "\xc2\x9b"
-                                           "31m",
-                                           "gr\xc3\xbc\xc3\x9f",
-                                           "" };
         uint64_t now = tdm_now_ns();
         unsigned stage;
 
@@ -276,8 +278,8 @@ static void step_job(struct conn *c, struct fake_job *job)
                 return;
         }
         if (strcmp(job->model, "bytes") == 0) {
-                for (unsigned i = 0; i < TDM_ARRAY_SIZE(odd); i++)
-                        send_token(c, job, odd[i], strlen(odd[i]));
+                for (unsigned i = 0; i < TDM_ARRAY_SIZE(odd_texts); i++)
+                        send_token(c, job, odd_texts[i], strlen(odd_texts[i]));
                 send_done(c, job, TANDEM__DONE_REASON__DONE_STOP, NULL, "\xef\xbf\xbd");
                 return;
         }
@@ -355,8 +357,10 @@ static void got_generate(struct conn *c, uint32_t id, const Tandem__Generate *g)
                 .used = true, .request = id, .id = 7 + c->next_job++, .max = g->max_tokens, .n_chat = g->n_chat
         };
         snprintf(job->model, sizeof(job->model), "%s", name);
-        if (strcmp(name, "flood") == 0)
+        if (strcmp(name, "flood") == 0 || c->config->too_many)
                 job->max = UINT32_MAX;
+        else if (strcmp(name, "bytes") == 0)
+                job->max = TDM_ARRAY_SIZE(odd_texts);
         else if (job->max == 0)
                 job->max = strcmp(name, "slow") == 0 ? UINT32_MAX : TEXT_TOKENS;
         else if (job->max > MOST_TOKENS && strcmp(name, "slow") != 0)

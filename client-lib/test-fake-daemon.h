@@ -30,6 +30,7 @@ struct fake_config {
         size_t flip_at;   /* this byte of the stream is XORed with flip; SIZE_MAX: none */
         uint8_t flip;
         bool hang_up;       /* after the first job is done */
+        bool too_many;      /* jobs get tokens without end, whatever they asked for */
         int idle_ms;        /* hang up after this long without a request; -1: never */
         uint32_t protocol;  /* in the greeting; 0: 1 */
         uint32_t max_frame; /* in the greeting; 0: 1 MiB */

@@ -5,6 +5,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 /* The next daemon on the socket; it serves a connection. */
 struct next_daemon {
@@ -292,12 +293,98 @@ static void test_fruitless(void **state)
         fake_stop(&fake);
 }
 
+static void poll_while(struct tandem *t, const struct seen *seen, unsigned n_tokens)
+{
+        while (seen->done == 0 && seen->tokens <= n_tokens) {
+                struct pollfd p = { .fd = tandem_fd(t), .events = tandem_events(t) };
+
+                assert_true(poll(&p, 1, 20000) > 0);
+                (void)tandem_dispatch(t, 0);
+        }
+        assert_int_equal(seen->tokens, n_tokens);
+        assert_int_equal(seen->done, 1);
+}
+
+/* A daemon that tells more tokens than were asked for is not believed, be it the first or the next one. */
+static void test_too_many(void **state)
+{
+        for (unsigned again = 0; again < 2; again++) {
+                struct fake_config config = FAKE_CONFIG_INIT;
+                struct next_daemon next = { .config = FAKE_CONFIG_INIT };
+                struct seen seen = { 0 };
+                struct tandem_job *job;
+                struct tandem *t;
+                struct fake fake;
+
+                config.too_many = !again;
+                next.config.too_many = true;
+                if (again)
+                        config.cut_after = 600;
+                next.fake = &fake;
+                t = connect_to(&fake, &config);
+                job = start_seen(t, "slow", 40, &seen);
+                if (again) {
+                        poll_until(t, &seen.recovering, 1);
+                        assert_true(seen.tokens < 40);
+                        assert_int_equal(pthread_create(&next.thread, NULL, serve_next, &next), 0);
+                }
+                poll_while(t, &seen, 40);
+                assert_string_equal(tandem_job_result(job)->error.name, "protocol");
+                assert_non_null(strstr(tandem_job_result(job)->error.message, "than the 40 that may come"));
+                tandem_job_free(job);
+                tandem_close(t);
+                if (again)
+                        pthread_join(next.thread, NULL);
+                fake_stop(&fake);
+        }
+}
+
+/* A process of another user has taken the socket's place. */
+static void test_stranger(void **state)
+{
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct seen seen = { 0 };
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+        unsigned n = 0;
+        char byte;
+        int fd;
+
+        if (geteuid() != 0)
+                skip();
+        config.cut_after = 600;
+        t = connect_to(&fake, &config);
+        job = start_seen(t, "slow", 40, &seen);
+        poll_until(t, &seen.tokens, 1);
+        assert_int_equal(unlink(fake.path), 0);
+        close(fake.listen_fd);
+        snprintf(address.sun_path, sizeof(address.sun_path), "%s", fake.path);
+        fake.listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        assert_int_equal(bind(fake.listen_fd, (struct sockaddr *)&address, sizeof(address)), 0);
+        assert_int_equal(seteuid(65534), 0);
+        assert_int_equal(listen(fake.listen_fd, 64), 0);
+        assert_int_equal(seteuid(0), 0);
+        tandem_set_reattach(t, 200);
+        poll_until(t, &seen.done, 1);
+        assert_string_equal(tandem_job_result(job)->error.name, "daemon-lost");
+        assert_non_null(strstr(tandem_job_result(job)->error.message, "another user (uid 65534)"));
+        for (; (fd = accept4(fake.listen_fd, NULL, NULL, SOCK_CLOEXEC)) >= 0; close(fd), n++)
+                assert_int_equal(read(fd, &byte, 1), 0); /* nothing was sent */
+        assert_true(n > 0);
+        tandem_job_free(job);
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_next_daemon),       cmocka_unit_test(test_score),
                 cmocka_unit_test(test_cancel_while_away), cmocka_unit_test(test_cancel_behind_another),
                 cmocka_unit_test(test_close_while_away),  cmocka_unit_test(test_fruitless),
+                cmocka_unit_test(test_too_many),          cmocka_unit_test(test_stranger),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
