@@ -174,6 +174,36 @@ static int give_file(int fd, const char *path, char *name, int *ret_fd, char **r
         return 0;
 }
 
+/* NAME.gguf of a directory, or its first part, with its path. */
+static int open_in_dir(const char *dir, const char *name, char *path, size_t size)
+{
+        int fd;
+
+        snprintf(path, size, "%.4096s/%s.gguf", dir, name);
+        fd = tdm_open_model_file(path);
+        return fd == -ENOENT ? tdm_open_first_part(dir, name, path, size) : fd;
+}
+
+static bool may_be_name(const char *name)
+{
+        return !strchr(name, '/') && name[0] != '.' && strlen(name) <= MAX_NAME_BYTES;
+}
+
+bool tdm_models_have_name(char *const *dirs, const char *name)
+{
+        char path[4400];
+
+        for (; may_be_name(name) && *dirs; dirs++) {
+                int fd = open_in_dir(*dirs, name, path, sizeof(path));
+
+                if (fd < 0)
+                        continue;
+                close(fd);
+                return true;
+        }
+        return false;
+}
+
 int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, char **ret_path, char **ret_name,
                          struct tdm_error *err)
 {
@@ -190,19 +220,15 @@ int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, ch
                                              m->files[i].path, strerror(-fd));
                 return give_file(fd, m->files[i].path, strdup(name), ret_fd, ret_path, ret_name);
         }
-        if (strchr(name, '/') || name[0] == '.' || strlen(name) > MAX_NAME_BYTES)
+        if (!may_be_name(name))
                 return tdm_error_set(
                         err, TDM_E_NO_MODEL,
                         "%.*s is not a model's name; a file outside the model directories has to be opened by "
                         "the client",
                         TDM_UTF8_CUT(name, 200));
         for (char **dir = m->dirs; *dir; dir++) {
-                int fd;
+                int fd = open_in_dir(*dir, name, path, sizeof(path));
 
-                snprintf(path, sizeof(path), "%.4096s/%s.gguf", *dir, name);
-                fd = tdm_open_model_file(path);
-                if (fd == -ENOENT)
-                        fd = tdm_open_first_part(*dir, name, path, sizeof(path));
                 if (fd == -ENOENT || fd == -ENOTDIR)
                         continue;
                 if (fd < 0)

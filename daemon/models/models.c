@@ -352,6 +352,9 @@ int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const cha
                         return 0;
                 r = tdm_models_open_name(m, name && name[0] ? name : tdm_models_default_name(m), &own, &path, &own_name,
                                          err);
+                if (r != 0 && !(name && name[0])) /* a name that the client has not said */
+                        return tdm_error_prefix(err, "no model was named, and the default model is not there%s",
+                                                m->default_name ? " (default-model in tandem.conf)" : "");
                 if (r != 0)
                         return r;
         }

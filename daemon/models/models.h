@@ -297,6 +297,8 @@ void tdm_models_on_model_failed(struct tdm_models *models, uint32_t model_id, co
 /* The directories that are searched for names: $TANDEM_MODEL_PATH, then `configured`, the user's and the system's, and
  * those beside this executable (an installed prefix or a build tree). The caller frees strings and array. */
 int tdm_models_default_dirs(const char *const *configured, char ***ret);
+/* Whether one of the directories has a file of that name, which this process may open. */
+bool tdm_models_have_name(char *const *dirs, const char *name);
 void tdm_strv_freep(char ***strv);
 
 /* names.c: a file that a client passed to a daemon of several users has the name that this client gave it, for that

@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "common/standard-fds.h"
 #include "daemon/faces/socket/gate.h"
+#include "daemon/service/reload.h"
 #include "daemon/service/server.h"
 
 /* --check-config: the names of the files and the resulting configuration on standard output; errors were reported
@@ -15,6 +16,7 @@ static int check_configuration(const struct tdm_config *config)
         if (!config->files)
                 puts("# no configuration file was found");
         tdm_config_print(config, stdout);
+        tdm_reload_check_default(config);
         if (config->n_warnings > 0)
                 fprintf(stderr, "tandemd: the configuration can be used; %u line%s ignored\n", config->n_warnings,
                         config->n_warnings == 1 ? " is" : "s are");

@@ -3,6 +3,20 @@
 
 #include "common/log.h"
 
+void tdm_reload_check_default(const struct tdm_config *config)
+{
+        _cleanup_(tdm_strv_freep) char **dirs = NULL;
+        bool given = config->models && config->models[0]; /* by --model: the first of them is the default */
+
+        if (!config->default_model || given ||
+            tdm_models_default_dirs((const char *const *)config->model_dirs, &dirs) < 0 ||
+            tdm_models_have_name(dirs, config->default_model))
+                return;
+        tdm_log_warning("configuration: default-model = %s: there is no such model now, so requests that name none "
+                        "will fail (`tandem models` lists those that there are)",
+                        config->default_model);
+}
+
 int tdm_reload_apply(const struct tdm_config *config, struct tdm_models *models, struct tdm_scheduler *scheduler)
 {
         _cleanup_(tdm_strv_freep) char **dirs = NULL;

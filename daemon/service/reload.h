@@ -12,4 +12,7 @@
 /* All of it or nothing (-ENOMEM). Jobs and models that are there stay, even over a lower limit. */
 int tdm_reload_apply(const struct tdm_config *config, struct tdm_models *models, struct tdm_scheduler *scheduler);
 
+/* Logs a warning where default-model names no model that is there. */
+void tdm_reload_check_default(const struct tdm_config *config);
+
 #endif

@@ -539,6 +539,7 @@ static int on_hangup(struct tdm_source *source, int signo, void *userdata)
                         read_subuids(s);
                 tdm_dbus_on_default_changed(s->dbus);
                 tdm_log_info("the configuration was read again");
+                tdm_reload_check_default(s->config);
         } else {
                 tdm_config_deinit(&config);
                 tdm_log_error("the configuration stays as it was: %s", err.message);
@@ -613,6 +614,7 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
         r = tdm_models_new(&s->models, s->loop, &models, err);
         if (r != 0)
                 return r;
+        tdm_reload_check_default(config);
         r = tdm_pressure_new(&s->pressure, s->loop, on_memory_pressure, s);
         return r < 0 ? tdm_error_set(err, r, "cannot watch memory pressure: %s", strerror(-r)) : 0;
 }

@@ -191,6 +191,35 @@ def the_default():
 
 
 @test
+def a_default_that_is_not_there():
+    """It is said where it was written, by a check, at the start and at a reload, and to who names no model."""
+    warning = "default-model = nosuch: there is no such model now"
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as f:
+        f.write("[daemon]\ndefault-model = nosuch\n")
+        f.flush()
+        with Daemon(models=(), args=("--config", f.name)) as d:
+            check(warning in d.log(), "at the start", d.log())
+            check("/etc/tandem/tandem.conf" in d.cli("models", check_exit=0).stdout.decode(), "where it is set")
+            said = d.cli("generate", "-n", "3", "Once", check_exit=1).stderr.decode()
+            check("no model was named, and the default model is not there (default-model in tandem.conf): no model is "
+                  "named nosuch" in said, "what a job is told", said)
+            with open(f.name, "w") as again:
+                again.write("[daemon]\ndefault-model = tale\n")
+            d.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: d.log().count("the configuration was read again") == 1, "a reload", 10 * SLOW)
+            d.cli("generate", "-n", "3", "Once", check_exit=0)
+            equal(d.log().count(warning), 1, "nothing is wrong now")
+            with open(f.name, "w") as again:
+                again.write("[daemon]\ndefault-model = nosuch\n")
+            d.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: d.log().count(warning) == 2, "it is said again", 10 * SLOW)
+        r = subprocess.run([os.path.join(BIN, "tandemd"), "--user", "--config", f.name, "--check-config"],
+                           env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "XDG_RUNTIME_DIR": "/nonexistent"},
+                           stdin=subprocess.DEVNULL, capture_output=True, timeout=30 * SLOW)
+        equal((r.returncode, warning.encode() in r.stderr), (0, True), f"--check-config: {r.stderr}")
+
+
+@test
 def root_says_whom_to_serve():
     """`sudo tandemd` would take the system service's place and serve root alone."""
     if os.geteuid() != 0:

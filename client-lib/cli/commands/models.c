@@ -66,7 +66,10 @@ static void print_models(struct tandem *tandem, const struct tandem_model_list *
                            TDM_MAX(width - text_columns(name), 0), "", term_safe(m->state), human_bytes(m->file_bytes));
                 print_file(m, which_is_taken(tandem, list, m));
         }
-        out_puts("* is taken where no -m names a model (default-model in tandem.conf)\n");
+        out_lines(true);
+        out_puts("* is taken where no -m names a model. Another: default-model in ~/.config/tandem/tandem.conf, or in "
+                 "/etc/tandem/tandem.conf for the system service\n");
+        out_lines(false);
 }
 
 static int run_models(struct cli *cli, int argc, char **argv)
