@@ -40,6 +40,17 @@ def a_trace_says_what_it_has():
 
 
 @test
+def a_trace_says_how_long_it_was():
+    """Also of a daemon that has little to do or nothing."""
+    with Daemon() as d:
+        d.wait_ready()
+        began = time.monotonic()
+        said = d.cli("trace", "-o", os.path.join(d.dir, "t.json"), "--seconds", "0.7", check_exit=0).stderr.decode()
+        took = time.monotonic() - began
+        check(0.7 <= float(re.match(r"([\d.]+) s, \d+ events", said)[1]) <= took, f"the time in {said!r} of {took} s")
+
+
+@test
 def columns_of_wide_names():
     """A name's columns are not its bytes."""
     with tempfile.TemporaryDirectory() as folder:

@@ -63,6 +63,7 @@ struct recording {
         struct buf out;
         bool failed; /* told already */
         bool full, past;
+        uint64_t began_ns, ended_ns; /* the time that was recorded; ended_ns 0: only the past was */
         uint64_t n_events, n_bytes, n_records;
         uint64_t n_shown; /* records that are no metadata: what the file says that it has */
         struct track tracks[N_TRACKS];
@@ -516,7 +517,7 @@ static void say_between(const struct recording *r)
 
 static void write_summary(const struct recording *r, const struct tandem_trace *trace)
 {
-        uint64_t from = r->past ? 0 : UINT64_MAX, to = 0, n = 0, ns = 0, n_posts = 0, posts_ns = 0, lost = 0, flying;
+        uint64_t from = r->past ? 0 : r->began_ns, to = r->ended_ns, n = 0, ns = 0, n_posts = 0, posts_ns = 0, lost = 0, flying;
 
         for (unsigned l = 0; l < N_TRACKS; l++) {
                 uint64_t first = r->tracks[l].first_ns;
@@ -532,7 +533,10 @@ static void write_summary(const struct recording *r, const struct tandem_trace *
                 posts_ns += r->tracks[l].from_daemon_ns;
                 lost += tandem_trace_lost(trace, (int)l);
         }
-        if (to <= from) {
+        if (to <= from || r->n_shown == 0) {
+                if (to > from)
+                        fprintf(stderr, "%.3f s, 0 events, %s in %s\n", (double)(to - from) / 1e9,
+                                human_bytes(r->n_bytes), term_safe(r->path));
                 fprintf(stderr, "nothing happened: no events (is a job running?)\n");
                 return;
         }
@@ -618,10 +622,13 @@ static int take_trace(struct tandem *tandem, struct recording *r, const struct t
         struct tandem_error err;
         int status = EXIT_OK;
 
+        r->began_ns = tdm_now_ns();
         if (tandem_trace_start(tandem, options, on_event, r, &trace, &err) != TANDEM_OK)
                 return complain_error(&err);
         begin_file(r);
         wait_for_end(tandem, trace, r);
+        if (!options->past || options->duration_ms > 0)
+                r->ended_ns = tdm_now_ns();
         end_tracks(r);
         end_file(r);
         error = tandem_trace_error(trace);
