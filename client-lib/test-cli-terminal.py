@@ -206,7 +206,8 @@ class Chat(unittest.TestCase):
                             (b"/set parameter temperature 0.25\r", b"did you mean temp?"),
                             (b"/set tokens 60\r", b"did you mean max-tokens?"), (b"/list\r", b"* tale, loaded"),
                             (b"/set parameter temp 0.25\r", b"Set."),
-                            (b"/show\r", b"`tandem show MODEL`"), (b"/model nobody\r", b"no-model"),
+                            (b"/show\r", b"`tandem show MODEL`"), (b"/\r", b"there is no command /; /help lists them"),
+                            (b"/model nobody\r", b"/models lists what there is; /model ./FILE.gguf"),
                             (b"/load %s\r" % path.encode(), b"Loaded"), (b"/stats\r", b"No line about")):
             t.output = b""
             t.type(keys)

@@ -40,6 +40,7 @@ class Usage(unittest.TestCase):
             self.usage("generate", *args, "x", names=args[0].split("=")[0])
         self.usage("generate", "x", "--temp", names="--temp")
         self.assertIn("or -1; 0: until the model stops", self.usage("generate", "-n", "-2", "x"))
+        self.assertIn("or -1 (see", self.usage("generate", "--seed", "x", "x"))
         self.assertIn("from 0 to 256; 0 (the default): 64", self.usage("generate", "--repeat-last", "-1", "x"))
         self.assertIn("from 1 to 1048576", self.usage("bench", "-n", "-1"))
         self.usage("generate", "--raw", "--chat", "x", names="--raw")

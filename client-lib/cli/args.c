@@ -152,7 +152,7 @@ static int refuse_value(const char *command, const char *spelling, const struct 
         bool negative = value[0] == '-' && value[1] >= '0' && value[1] <= '9';
 
         return args_usage_error(command, "%s: '%s' is not %s%s%s%s", spelling, value,
-                                tdm_range_text(&arg->range, wanted), negative && arg->minus_one ? " or -1" : "",
+                                tdm_range_text(&arg->range, wanted), arg->minus_one ? " or -1" : "",
                                 negative && arg->more ? "; " : "", negative && arg->more ? arg->more : "");
 }
 

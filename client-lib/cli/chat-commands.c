@@ -64,6 +64,14 @@ void chat_introduce_model(struct chat *chat)
         tandem_model_list_free(list);
 }
 
+void chat_complain_model(const struct chat *chat, const struct tandem_error *err, const char *name)
+{
+        if (chat->reader && with_person())
+                complain_model_with(err, name, "/models lists what there is; /model ./FILE.gguf takes a file");
+        else
+                complain_model(err, name);
+}
+
 bool chat_take_model(struct chat *chat, const char *name)
 {
         const char *asked = cli_model(chat->tandem, name), *shown = name ? strrchr(name, '/') : NULL;
@@ -74,7 +82,7 @@ bool chat_take_model(struct chat *chat, const char *name)
         if (term_stdin_tty) {
                 progress_show("looking for %s…", shown ? term_safe(shown + 1) : name ? term_safe(name) : "the model");
                 if (tandem_tokenize(chat->tandem, asked, "", 0, 0, &ids, &n, &err) != TANDEM_OK) {
-                        complain_model(&err, name);
+                        chat_complain_model(chat, &err, name);
                         return false;
                 }
                 progress_clear();
@@ -325,7 +333,7 @@ bool chat_run_command(struct chat *chat, const char *line)
                                 return false;
                         return true;
                 }
-        meant = tdm_suggest_best(&near);
+        meant = name[1] ? tdm_suggest_best(&near) : NULL;
         if (strcmp(name, "/show") == 0)
                 complain("there is no command %s; `tandem show MODEL` in a shell says what a model is", name);
         else if (meant)

@@ -36,6 +36,8 @@ static inline bool with_person(void)
 /* A daemon that was restarted knows nothing of the conversation, and need not: every turn sends the whole of it. */
 bool chat_be_connected(struct chat *chat, struct tandem_error *err);
 
+/* complain_model() in the words of a chat, once it has begun. */
+void chat_complain_model(const struct chat *chat, const struct tandem_error *err, const char *name);
 /* Says what a person should know before the first message: which model answers, and whether it can chat. */
 void chat_introduce_model(struct chat *chat);
 /* Finds the model and has the daemon read its head, so that a wrong name or file is told before a message is typed.

@@ -54,6 +54,8 @@ int cli_take_draft(struct tandem *tandem, struct tandem_generate_options *option
 char *cli_listed_file(struct cli *cli, const char *name, bool *ret_answered);
 /* complain_error() of a request for a model. Where no model has that name, it asks for the one that may be meant. */
 int complain_model(const struct tandem_error *err, const char *name);
+/* The same; hint says where else models are listed. */
+int complain_model_with(const struct tandem_error *err, const char *name, const char *hint);
 
 #define MODEL_LISTING_MAX 256u
 /* The daemon's list and what the caller's own folder has beside it. */

@@ -124,6 +124,11 @@ char *cli_listed_file(struct cli *cli, const char *name, bool *ret_answered)
 
 int complain_model(const struct tandem_error *err, const char *name)
 {
+        return complain_model_with(err, name, "`tandem models` lists what there is; -m ./FILE.gguf names a file");
+}
+
+int complain_model_with(const struct tandem_error *err, const char *name, const char *hint)
+{
         struct tdm_suggestion near = tdm_suggest_for(name ? name : "");
         _cleanup_(freep) char *here = NULL;
         const char *meant;
@@ -138,6 +143,8 @@ int complain_model(const struct tandem_error *err, const char *name)
                 if (meant)
                         return complain("%s: no model is named %s; did you mean %s?", err->name, name, meant);
         }
+        if (strstr(err->message, "no model is named ") && !strstr(err->message, "did you mean"))
+                return complain("%s: %s (%s)", err->name, name_users(err->message), hint);
         return complain_error(err);
 }
 

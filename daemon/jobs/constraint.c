@@ -382,12 +382,18 @@ static int name_option(const struct tdm_constraint *c, int code, struct tdm_erro
                                              [TOOLS] = "tools",
                                              [FREE] = "thinking-budget" };
         struct tdm_error why = *err;
+        const char *said = why.message;
 
         if (code < 0)
                 return tdm_error_set(err, code, "%s: %s", names[c->kind], strerror(-code));
         if (c->kind == TOOLS) /* it does already */
                 return code;
-        return tdm_error_set(err, code, "%s: %s", names[c->kind], why.message);
+        /* The compilers say of what they speak, too. */
+        if (c->kind == SCHEMA && strncmp(said, "schema: ", 8) == 0)
+                said += 8;
+        else if (c->kind == GBNF && (strncmp(said, "grammar, ", 9) == 0 || strncmp(said, "grammar: ", 9) == 0))
+                said += 9;
+        return tdm_error_set(err, code, "%s: %s", names[c->kind], said);
 }
 
 static int too_much(struct tdm_error *err)

@@ -150,11 +150,8 @@ static int no_such_name(struct tdm_models *m, const char *name, struct tdm_error
                 }
                 used += (size_t)k;
         }
-        return tdm_error_set(err, TDM_E_NO_MODEL,
-                             "no model is named %s: no %s.gguf in %s%s (`tandem models` lists what there is; "
-                             "-m ./FILE.gguf names a file)",
-                             name, bare ? bare : name, n ? searched : "any model directory",
-                             m->dirs[n] ? " and others" : "");
+        return tdm_error_set(err, TDM_E_NO_MODEL, "no model is named %s: no %s.gguf in %s%s", name, bare ? bare : name,
+                             n ? searched : "any model directory", m->dirs[n] ? " and others" : "");
 }
 
 /* A file that was opened, with its path and the name that it has here. */

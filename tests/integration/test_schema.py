@@ -232,9 +232,11 @@ def refusals():
     with Daemon() as d:
         refused(lambda: follow(d, {"properties": {"a": {"pattern": "(?<=x)y"}}}), "unsupported",
                 "#/properties/a/pattern", "json-schema")
-        refused(lambda: follow(d, '{"type": '), "bad-request", "json-schema")
+        refused(lambda: follow(d, '{"type": '), "bad-request", "json-schema: not JSON")
         refused(lambda: follow(d, "a(b", constraint="regex"), "bad-request", "regex")
-        refused(lambda: follow(d, "root ::= missing", constraint="grammar"), "bad-request", "grammar", "missing")
+        refused(lambda: follow(d, "root ::= missing", constraint="grammar"), "bad-request",
+                "bad-request: grammar: there is no rule")
+        refused(lambda: follow(d, "root ::= (", constraint="grammar"), "bad-request", "bad-request: grammar: line 1: ")
         refused(lambda: follow(d, 'root ::= r0{0,65554} [a-z] "afoobar"{2,}\nr0 ::= [a-zA-Z]{0,63} | [0-9]{4,20}\n',
                                constraint="grammar"), "unsupported", "grammar:", "too much work or memory", "simpler")
         refused(lambda: Job(d, **request(**HOT), regex="a", json_schema="{}").wait(), "bad-request", "not several")

@@ -99,7 +99,7 @@ static void explain_error(const struct chat *chat, const struct tandem_error *er
         else if (tandem_connection_error(chat->tandem) && with_person())
                 complain("%s: %s. The conversation is kept; the next message connects again", err->name, err->message);
         else
-                complain_model(err, chat->given.model);
+                chat_complain_model(chat, err, chat->given.model);
 }
 
 static bool connect_anew(struct chat *chat, struct tandem_error *err)

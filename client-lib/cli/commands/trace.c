@@ -517,7 +517,8 @@ static void say_between(const struct recording *r)
 
 static void write_summary(const struct recording *r, const struct tandem_trace *trace)
 {
-        uint64_t from = r->past ? 0 : r->began_ns, to = r->ended_ns, n = 0, ns = 0, n_posts = 0, posts_ns = 0, lost = 0, flying;
+        uint64_t from = r->past ? 0 : r->began_ns, to = r->ended_ns, n = 0, ns = 0, n_posts = 0, posts_ns = 0, lost = 0,
+                 flying;
 
         for (unsigned l = 0; l < N_TRACKS; l++) {
                 uint64_t first = r->tracks[l].first_ns;
