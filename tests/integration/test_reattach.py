@@ -2,6 +2,7 @@
 next one with the tokens that they have. Each ends with the tokens of an undisturbed run, and nobody reconnects by
 hand."""
 import contextlib
+import functools
 import os
 import random
 import sys
@@ -133,8 +134,9 @@ class Http:
         return False  # nothing tells
 
 
-def requests(d):
-    """Whatever a job's next token depends on."""
+@functools.cache
+def requests():
+    """Whatever a job's next token depends on. Made once: the files stay open for as long as this process runs."""
     grammar = kept_file('root ::= ("a" | "é" | "字" | " "){300,400}', ".gbnf")
     tools = kept_file(TOOL, ".json")
     raw = ["-m", "tale", "--raw", "-n", str(N)]
@@ -154,7 +156,7 @@ def begin(d, g, names):
         if name.startswith("/"):
             made[name] = Http(g, name, {"model": "tale", "prompt": PROMPT, "max_tokens": N, "seed": 7})
         else:
-            made[name] = Cli(d, *requests(d)[name])
+            made[name] = Cli(d, *requests()[name])
     return made
 
 
@@ -176,18 +178,25 @@ def end(d):
     equal(d.wait_end(), None, "what was wrong with its end")
 
 
+@contextlib.contextmanager
 def models():
-    renamed = os.path.join(tempfile.mkdtemp(prefix="tandem-test-"), "npu.gguf")
-    os.symlink(make_model("npu", "q8_0", arch="qwen3", chat="qwen3-thinking"), renamed)
-    return (TALE, renamed)
+    """Tale, and a random one that goes by the name that requests() has."""
+    with tempfile.TemporaryDirectory(prefix="tandem-test-") as folder:
+        renamed = os.path.join(folder, "npu.gguf")
+        os.symlink(make_model("npu", "q8_0", arch="qwen3", chat="qwen3-thinking"), renamed)
+        yield (TALE, renamed)
+
+
+def n_descriptors():
+    return len(os.listdir("/proc/self/fd"))
 
 
 def survive(daemon, how, names, rounds=1, seed=1):
     """A round counts when jobs were in their midst, which those that have said all are not."""
     rng = random.Random(seed)
-    with daemon(models=models(), env={"TANDEM_REATTACH": PATIENT}) as d, Gateway(d) as g:
+    with models() as files, daemon(models=files, env={"TANDEM_REATTACH": PATIENT}) as d, Gateway(d) as g:
         want = {name: r.told() for name, r in begin(d, g, names).items()}
-        n = 0
+        n, n_open = 0, n_descriptors()
         for attempt in range(5 * rounds):
             running = begin(d, g, names)
             least = rng.randrange(1, 100)
@@ -201,6 +210,7 @@ def survive(daemon, how, names, rounds=1, seed=1):
             if n == rounds:
                 break
         equal(n, rounds, "times that jobs were in their midst")
+        check(n_descriptors() <= n_open, "descriptors that rounds leave open here", n_descriptors(), n_open)
 
 
 def caught(d, begin, n_tokens):
