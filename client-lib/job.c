@@ -461,7 +461,8 @@ static int job_send(struct tandem *t, struct tandem_job **job, Tandem__Request *
 {
         int code;
 
-        if (t->reattach_ms > 0 && job_keep_request(*job, request, fd) < 0)
+        request->reattaches = t->reattach_ms > 0;
+        if (request->reattaches && job_keep_request(*job, request, fd) < 0)
                 return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job's request");
         code = lib_send(t, request, fd, &(*job)->call, err);
         if (code != TANDEM_OK)

@@ -221,8 +221,9 @@ struct tdm_job {
 
         enum tdm_job_state state;
         bool accepted;
-        bool paused;   /* the client does not read: left out of steps */
-        bool finished; /* its end is decided; the scheduler takes it out */
+        bool paused;     /* the client does not read: left out of steps */
+        bool finished;   /* its end is decided; the scheduler takes it out */
+        bool reattaches; /* its client goes on with it at the next daemon */
         enum tdm_job_end end;
         struct tdm_error error; /* of TDM_JOB_END_ERROR */
         struct tdm_job_progress progress;

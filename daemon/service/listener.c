@@ -239,6 +239,11 @@ void tdm_listener_destroyp(struct tdm_listener **l)
         *l = NULL;
 }
 
+bool tdm_listener_is_passed(const struct tdm_listener *l)
+{
+        return l->passed;
+}
+
 const char *tdm_listener_path(const struct tdm_listener *l)
 {
         return l->path;

@@ -17,6 +17,8 @@ int tdm_listener_new(struct tdm_listener **ret, struct tdm_loop *loop, const cha
 /* Stops listening and removes the socket and its lock (not a socket that was passed). */
 void tdm_listener_destroy(struct tdm_listener *listener);
 void tdm_listener_destroyp(struct tdm_listener **listener);
+/* Whether the service manager passed the socket: it stays where it is, and who connects starts the next daemon. */
+bool tdm_listener_is_passed(const struct tdm_listener *listener);
 const char *tdm_listener_path(const struct tdm_listener *listener);
 
 #endif

@@ -5,10 +5,8 @@
 #include "daemon/service/server.h"
 
 #include <malloc.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 #include "common/background.h"
 #include "common/log.h"
@@ -17,6 +15,7 @@
 #include "daemon/accounts/subuids.h"
 #include "daemon/faces/socket/face.h"
 #include "daemon/faces/dbus/dbus.h"
+#include "daemon/service/ending.h"
 #include "daemon/service/listener.h"
 #include "daemon/service/pressure.h"
 #include "daemon/service/reload.h"
@@ -33,14 +32,6 @@
 #define MAX_HEAPS 2                    /* the loop's, and one that the threads beside it share */
 /* More than the accounts give out: they say no first, and to the one who has too much. */
 #define MAX_PENDING_BYTES (UINT64_C(256) << 20)
-
-/* Times after SIGTERM: jobs may finish; then they are cancelled; then their clients may read. */
-#define FINISH_NS (5 * TDM_NSEC_PER_SEC)
-#define CANCEL_NS (7 * TDM_NSEC_PER_SEC)
-#define READ_NS (1200 * TDM_NSEC_PER_MSEC)
-#define LOOK_NS (10 * TDM_NSEC_PER_MSEC)
-/* The process ends then, whatever hangs; less than the units' TimeoutStopSec. */
-#define LIMIT_S 12u
 
 struct server {
         struct tdm_loop *loop;
@@ -62,10 +53,7 @@ struct server {
 
         struct tdm_source *trim; /* timer */
         bool trim_is_due, trimming;
-        struct tdm_source *ending; /* timer */
-        uint64_t ending_ns;        /* since when; 0: not ending */
-        uint64_t reading_ns;       /* since when only clients are waited for */
-        bool cancelled;
+        struct tdm_ending *ending;
 };
 
 /* ---- the fleet's voice ---- */
@@ -198,84 +186,11 @@ static void on_accept(int fd, void *userdata)
 
 /* ---- the end ---- */
 
-static void cancel_all(struct server *s)
-{
-        struct tdm_error err;
-        struct tdm_job *job;
-
-        tdm_error_set(&err, TDM_E_DRAINING, "tandemd was shut down before the job was done");
-        tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node) {
-                if (!s->cancelled && !job->finished)
-                        tdm_log_info("job %llu is cancelled: it was not done in time", (unsigned long long)job->id);
-                tdm_scheduler_cancel(s->scheduler, job, &err);
-        }
-        s->cancelled = true;
-}
-
-static int on_ending(struct tdm_source *source, uint64_t now_ns, void *userdata)
-{
-        struct server *s = userdata;
-
-        if (s->reading_ns == 0) {
-                if (!tdm_scheduler_is_idle(s->scheduler) && now_ns - s->ending_ns < CANCEL_NS) {
-                        if (!s->cancelled && now_ns - s->ending_ns >= FINISH_NS)
-                                cancel_all(s);
-                        tdm_source_arm(source, now_ns + LOOK_NS);
-                        return 0;
-                }
-                s->reading_ns = now_ns;
-                tdm_face_finish(s->face);
-                tdm_dbus_finish(s->dbus);
-        }
-        if ((tdm_face_n_connections(s->face) > 0 || !tdm_dbus_is_drained(s->dbus)) &&
-            now_ns - s->reading_ns < READ_NS) {
-                tdm_source_arm(source, now_ns + LOOK_NS);
-                return 0;
-        }
-        tdm_loop_exit(s->loop, 0);
-        return 0;
-}
-
-/* A thread can hang in a file that a user serves (FUSE), and nothing can wake it. Then the process ends without it. */
-static void *end_at_last(void *userdata)
-{
-        static const struct timespec limit = { .tv_sec = LIMIT_S };
-
-        nanosleep(&limit, NULL);
-        tdm_log_warning("a thread hangs, ended without it %u s after the signal", LIMIT_S);
-        _exit(0);
-}
-
-static void start_end_at_last(void)
-{
-        pthread_t thread;
-
-        if (pthread_create(&thread, NULL, end_at_last, NULL) == 0)
-                pthread_detach(thread);
-}
-
-static void begin_to_end(struct server *s, const char *why)
-{
-        s->ending_ns = tdm_now_ns();
-        start_end_at_last();
-        tdm_notify("STOPPING=1");
-        tdm_log_info("%s: ending; running jobs have %llu s", why, (unsigned long long)(FINISH_NS / TDM_NSEC_PER_SEC));
-        tdm_listener_destroyp(&s->listener);
-        tdm_face_set_draining(s->face);
-        tdm_dbus_set_draining(s->dbus);
-        tdm_scheduler_drain(s->scheduler);
-        tdm_models_cancel_loads(s->models);
-        tdm_source_arm(s->ending, s->ending_ns + 1);
-}
-
 static int on_end_signal(struct tdm_source *source, int signo, void *userdata)
 {
         struct server *s = userdata;
 
-        if (s->ending_ns != 0)
-                cancel_all(s);
-        else
-                begin_to_end(s, signo == SIGINT ? "interrupted" : "terminated");
+        tdm_ending_begin(s->ending, &s->listener, signo == SIGINT ? "interrupted" : "terminated");
         return 0;
 }
 
@@ -283,8 +198,10 @@ static void on_terminal_gone(void *userdata)
 {
         struct server *s = userdata;
 
-        if (s->ending_ns == 0)
-                begin_to_end(s, "the terminal that it was started from has gone (nohup or a service keeps it running)");
+        if (!tdm_ending_has_begun(s->ending))
+                tdm_ending_begin(s->ending, &s->listener,
+                                 "the terminal that it was started from has gone (nohup or a service keeps it "
+                                 "running)");
 }
 
 /* ---- users ---- */
@@ -498,7 +415,7 @@ static void describe(char *text, size_t size, void *userdata)
         struct tdm_scheduler_stats stats;
 
         tdm_scheduler_stats(s->scheduler, &stats);
-        if (s->ending_ns != 0)
+        if (tdm_ending_has_begun(s->ending))
                 snprintf(text, size, "Ending, %u to go", stats.n_running + stats.n_queued);
         else if (stats.n_running + stats.n_queued == 0)
                 snprintf(text, size, "Idle%s", tdm_fleet_is_degraded(s->fleet) ? ", a worker is quarantined" : "");
@@ -520,7 +437,7 @@ static int on_hangup(struct tdm_source *source, int signo, void *userdata)
         char text[80];
         int r;
 
-        if (s->ending_ns != 0 || tdm_terminal_hang_up(s->terminal))
+        if (tdm_ending_has_begun(s->ending) || tdm_terminal_hang_up(s->terminal))
                 return 0;
         snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(tdm_now_ns() / 1000));
         tdm_notify(text);
@@ -577,8 +494,6 @@ static int set_up_loop(struct server *s, struct tdm_error *err)
                 r = tdm_terminal_new(&s->terminal, s->loop, on_terminal_gone, s);
         if (r == 0)
                 r = tdm_loop_add_signal(s->loop, SIGHUP, on_hangup, s, &s->sighup);
-        if (r == 0)
-                r = tdm_loop_add_timer(s->loop, on_ending, s, &s->ending);
         if (r == 0)
                 r = tdm_loop_add_timer(s->loop, on_trim, s, &s->trim);
         return r < 0 ? tdm_error_set(err, r, "cannot set up the event loop: %s", strerror(-r)) : 0;
@@ -704,9 +619,20 @@ static int set_up_bus(struct server *s, const struct tdm_config *config, struct 
         return r;
 }
 
+static int set_up_ending(struct server *s, struct tdm_error *err)
+{
+        const struct tdm_ending_parts parts = {
+                .loop = s->loop, .models = s->models, .scheduler = s->scheduler, .face = s->face, .dbus = s->dbus
+        };
+        int r = tdm_ending_new(&s->ending, &parts);
+
+        return r < 0 ? tdm_error_set(err, r, "cannot prepare the end: %s", strerror(-r)) : 0;
+}
+
 static void server_deinit(struct server *s)
 {
         tdm_watchdog_destroyp(&s->watchdog);
+        tdm_ending_destroyp(&s->ending);
         tdm_sleep_destroyp(&s->sleep);
         tdm_listener_destroyp(&s->listener);
         if (s->models)
@@ -727,7 +653,6 @@ static void server_deinit(struct server *s)
         tdm_source_destroyp(&s->sigint);
         tdm_source_destroyp(&s->sighup);
         tdm_terminal_destroyp(&s->terminal);
-        tdm_source_destroyp(&s->ending);
         tdm_source_destroyp(&s->trim);
         tdm_accounts_destroyp(&s->accounts);
         tdm_loop_destroyp(&s->loop);
@@ -756,6 +681,8 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
                 r = set_up_fleet(&s, config, err);
         if (r == 0)
                 r = set_up_bus(&s, config, err);
+        if (r == 0)
+                r = set_up_ending(&s, err);
         if (r == 0) {
                 r = tdm_watchdog_new(&s.watchdog, s.loop, &watchdog_ops, &s);
                 if (r < 0)

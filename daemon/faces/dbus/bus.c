@@ -47,6 +47,7 @@ void bus_tear_down(struct tdm_dbus *bus)
         bus->leaving = connection;
         bus->registered = bus->lost = false;
         bus_forget_asking(&bus->asking);
+        bus_forget_asking(&bus->stop_question.asking);
         bus_forget_refusals(bus);
         tdm_list_for_each(peer, &bus->peers, struct bus_peer, node)
                 bus_peer_free(peer);

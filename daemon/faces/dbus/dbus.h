@@ -37,6 +37,10 @@ int tdm_dbus_ask_load(struct tdm_dbus *bus, pid_t pid, uint64_t start_time, uid_
 void tdm_dbus_forget_question(struct tdm_dbus_question *question); /* answer is not called */
 /* Asks systemd on this bus to kill what runs as this unit; on the system's bus a polkit rule of ours allows it. */
 void tdm_dbus_kill_unit(struct tdm_dbus *bus, const char *unit);
+/* Asks systemd on this bus whether it is about to stop that unit, and not to start it again. One question at a time.
+ * answer is called from the loop, or never where the bus is lost. -ENOTCONN: there is no such bus. */
+int tdm_dbus_ask_stops(struct tdm_dbus *bus, const char *unit, void (*answer)(bool stops, void *userdata),
+                       void *userdata);
 
 /* Sleep, as systemd-logind announces it on the system's bus. Tried again, less and less often, where there is none. */
 struct tdm_logind;

@@ -147,6 +147,14 @@ struct bus_known_model {
         bool changed;
 };
 
+/* To systemd: whether it stops a unit. */
+struct bus_stop_question {
+        DBusPendingCall *asking; /* NULL: there is none */
+        char unit[64];
+        void (*answer)(bool stops, void *userdata);
+        void *userdata;
+};
+
 struct tdm_dbus {
         struct tdm_loop *loop;
         struct tdm_models *models;
@@ -176,6 +184,7 @@ struct tdm_dbus {
         struct tdm_background *closer; /* NULL: nothing had to be closed yet */
         unsigned n_closing;            /* messages that the closer has */
 
+        struct bus_stop_question stop_question;
         struct tdm_list questions; /* to polkit, about processes that are not on the bus */
         unsigned n_questions;
         struct tdm_list peers;

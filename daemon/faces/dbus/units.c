@@ -1,7 +1,12 @@
-/* Asks systemd to kill a worker that is a unit of its own. A worker that is stopped, or hangs in its driver,
+/* What systemd is asked.
+ *
+ * To kill a worker that is a unit of its own. A worker that is stopped, or hangs in its driver,
  * cannot be ended by hanging up, and a process of another user is not ours to signal. systemd lets us by a polkit rule
  * for exactly these units (systemd/polkit.rules). Nothing waits for the answer: that the process is gone is known by
- * its pidfd, and the fleet asks again while it is not. */
+ * its pidfd, and the fleet asks again while it is not.
+ *
+ * Which units it stops: a daemon that is told to end does not know whether another one follows. Everybody may ask that.
+ */
 #include "daemon/faces/dbus/private.h"
 
 #include <signal.h>
@@ -49,4 +54,60 @@ void tdm_dbus_kill_unit(struct tdm_dbus *bus, const char *unit)
         else
                 tdm_log_error("cannot ask systemd to kill %s: %s; systemctl kill -s KILL %s does it", unit,
                               r == -ENOTCONN ? "there is no bus" : strerror(-r), unit);
+}
+
+/* ---- which units it stops ---- */
+
+/* a(usssoo): number, unit, type, state, and two paths */
+static bool unit_is_stopped(DBusMessage *reply, const char *unit)
+{
+        DBusMessageIter args, jobs, job;
+        const char *name, *type;
+
+        if (!dbus_message_has_signature(reply, "a(usssoo)") || !dbus_message_iter_init(reply, &args))
+                return false;
+        dbus_message_iter_recurse(&args, &jobs);
+        for (; dbus_message_iter_get_arg_type(&jobs) == DBUS_TYPE_STRUCT; dbus_message_iter_next(&jobs)) {
+                dbus_message_iter_recurse(&jobs, &job);
+                dbus_message_iter_next(&job);
+                dbus_message_iter_get_basic(&job, &name);
+                dbus_message_iter_next(&job);
+                dbus_message_iter_get_basic(&job, &type);
+                if (strcmp(name, unit) == 0 && strcmp(type, "stop") == 0)
+                        return true;
+        }
+        return false;
+}
+
+static void on_jobs(DBusPendingCall *pending, void *userdata)
+{
+        DBusMessage *reply = dbus_pending_call_steal_reply(pending);
+        struct bus_stop_question *q = &((struct tdm_dbus *)userdata)->stop_question;
+        bool stops = reply && unit_is_stopped(reply, q->unit);
+
+        bus_forget_asking(&q->asking);
+        if (reply)
+                dbus_message_unref(reply);
+        q->answer(stops, q->userdata);
+}
+
+int tdm_dbus_ask_stops(struct tdm_dbus *bus, const char *unit, void (*answer)(bool stops, void *userdata),
+                       void *userdata)
+{
+        struct bus_writer w;
+        DBusMessage *ask;
+
+        if (!bus || !bus->registered)
+                return -ENOTCONN;
+        bus_writer_init(&w, dbus_message_new_method_call(SYSTEMD_NAME, "/org/freedesktop/systemd1",
+                                                         SYSTEMD_NAME ".Manager", "ListJobs"));
+        ask = bus_writer_finish(&w);
+        if (!ask)
+                return -ENOMEM;
+        dbus_message_set_auto_start(ask, FALSE);
+        bus_forget_asking(&bus->stop_question.asking);
+        bus->stop_question.answer = answer;
+        bus->stop_question.userdata = userdata;
+        snprintf(bus->stop_question.unit, sizeof(bus->stop_question.unit), "%s", unit);
+        return bus_ask(bus, ask, ANSWER_MS, on_jobs, bus, &bus->stop_question.asking);
 }

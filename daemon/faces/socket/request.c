@@ -698,6 +698,32 @@ static int handle_hello(struct client *c, uint32_t id, const Tandem__Hello *hell
 
 /* ---- which of them it is ---- */
 
+/* A job that was begun now; it may be gone already. */
+static int note_reattaches(struct client *c, const Tandem__Request *request)
+{
+        struct request *r;
+
+        tdm_list_for_each(r, &c->requests, struct request, node)
+                if (r->id == request->id && r->job)
+                        r->job->reattaches = request->reattaches;
+        return 0;
+}
+
+static int request_begin_job(struct client *c, const Tandem__Request *request, const int *fds, unsigned n_fds,
+                             struct tdm_error *err)
+{
+        uint32_t id = request->id;
+        int r;
+
+        if (request->kind_case == TANDEM__REQUEST__KIND_GENERATE)
+                r = handle_generate(c, id, request->generate, fds, n_fds, err);
+        else if (request->kind_case == TANDEM__REQUEST__KIND_SCORE)
+                r = handle_score(c, id, request->score, fds, n_fds, err);
+        else
+                r = handle_embed(c, id, request->embed, fds, n_fds, err);
+        return r != 0 ? r : note_reattaches(c, request);
+}
+
 int request_dispatch(struct client *c, const Tandem__Request *request, const int *fds, unsigned n_fds,
                      struct tdm_error *err)
 {
@@ -707,13 +733,11 @@ int request_dispatch(struct client *c, const Tandem__Request *request, const int
         case TANDEM__REQUEST__KIND_HELLO:
                 return handle_hello(c, id, request->hello, err);
         case TANDEM__REQUEST__KIND_GENERATE:
-                return handle_generate(c, id, request->generate, fds, n_fds, err);
+        case TANDEM__REQUEST__KIND_SCORE:
+        case TANDEM__REQUEST__KIND_EMBED:
+                return request_begin_job(c, request, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_RENDER:
                 return handle_render(c, id, request->render, fds, n_fds, err);
-        case TANDEM__REQUEST__KIND_SCORE:
-                return handle_score(c, id, request->score, fds, n_fds, err);
-        case TANDEM__REQUEST__KIND_EMBED:
-                return handle_embed(c, id, request->embed, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_TOKENIZE:
                 return handle_tokenize(c, id, request->tokenize, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_CANCEL:

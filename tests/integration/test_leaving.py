@@ -1,0 +1,145 @@
+"""SIGTERM while jobs run: the daemon leaves at once where each job goes on at the next one, and gives jobs their time
+where one does not. systemd is played by this file, on a private bus."""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from lives import Cli, Held, leave  # noqa: E402
+from tandem_bus import Bus  # noqa: E402
+from tandem_test import *  # noqa: E402,F403
+
+SYSTEMD = "org.freedesktop.systemd1"
+LONG, SHORT = 4000, 1500  # tokens: more than FINISH_S beside each other, and some of it
+ELSEWHERE = "its client takes it to the next daemon"
+FINISH_S = 5  # that jobs have to end
+
+
+class Systemd:
+    """A process that owns systemd's name and has one job: what it does to a unit."""
+
+    def __init__(self, bus, unit, does):
+        try:
+            import gi  # noqa: F401
+        except ImportError:
+            raise Skip("python3-gi is missing") from None
+        self.process = subprocess.Popen(
+            [*ENDS_WITH_TEST, sys.executable, "-B", os.path.abspath(__file__), "--systemd", bus.address, unit, does],
+            stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        equal(self.process.stdout.readline(), "ready\n", "the test's systemd")
+        return self
+
+    def __exit__(self, *exc):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def systemd(address, unit, does):
+    import gi
+    gi.require_version("Gio", "2.0")
+    from gi.repository import Gio, GLib
+    flags = Gio.DBusConnectionFlags
+    c = Gio.DBusConnection.new_for_address_sync(address, flags.AUTHENTICATION_CLIENT | flags.MESSAGE_BUS_CONNECTION,
+                                                None, None)
+    xml = f"""<node><interface name="{SYSTEMD}.Manager"><method name="ListJobs">
+      <arg type="a(usssoo)" direction="out"/></method></interface></node>"""
+
+    def on_call(connection, sender, path, interface, method, args, invocation):
+        jobs = [(1, "another.socket", "stop", "waiting", "/a", "/b"), (2, unit, does, "waiting", "/c", "/d")]
+        if does != "silent":
+            invocation.return_value(GLib.Variant("(a(usssoo))", (jobs,)))
+
+    c.register_object("/org/freedesktop/systemd1", Gio.DBusNodeInfo.new_for_xml(xml).interfaces[0], on_call, None, None)
+    c.call_sync("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "RequestName",
+                GLib.Variant("(su)", (SYSTEMD, 0)), None, Gio.DBusCallFlags.NONE, -1, None)
+    print("ready", flush=True)
+    GLib.MainLoop().run()
+
+
+def running(d, n, tokens=LONG, **env):
+    """Commands that have much to say yet."""
+    clis = [Cli(d, "--raw", "-n", str(tokens), "--seed", str(i), PROMPT, **env) for i in range(n)]
+    wait_for(lambda: all(c.n() >= 5 for c in clis), "tokens", 60)
+    return clis
+
+
+def give_up(clis):
+    for cli in clis:
+        cli.process.kill()
+        cli.wait()
+
+
+def seconds_to_leave(d):
+    begin = time.monotonic()
+    leave(d)
+    return time.monotonic() - begin
+
+
+@test
+def as_fast_as_an_idle_one():
+    """Jobs that last longer than FINISH_S hold it no longer than their absence does."""
+    with Held() as d:
+        d.wait_ready()
+        idle = seconds_to_leave(d)
+        d.start()
+        clis = running(d, 8)
+        took = seconds_to_leave(d)
+        give_up(clis)
+        check(d.log().count(ELSEWHERE) == 8, "jobs that go on elsewhere", d.log()[-2000:])
+        print(f"FIGURE leaving: {took:.2f} s with eight jobs, {idle:.2f} s idle")
+        check(took < idle + FINISH_S / 2, "seconds to leave", took, idle)
+        d.expect_exit = None
+
+
+@test
+def others_have_their_time():
+    """A job that no client takes to the next daemon, one beside it that a client does, and one whose socket goes."""
+    with Held() as d:
+        job = d.start_job(n=SHORT)
+        job.until(5)
+        clis = running(d, 1)
+        d.process.terminate()
+        r = job.wait()
+        equal(d.wait_end(), None, "what was wrong with its end")
+        give_up(clis)
+        check(r.reason == "DONE_LENGTH" or "not done in time" in d.log(), "it was waited for", r.reason,
+              d.log()[-2000:])
+        d.expect_exit = None
+    with Daemon() as d:
+        clis = running(d, 1, SHORT, TANDEM_REATTACH="1")
+        equal(d.stop(), None, "what was wrong with its end")
+        give_up(clis)
+        check(ELSEWHERE not in d.log(), "it was waited for", d.log()[-2000:])
+        d.expect_exit = None
+
+
+def told_by_systemd(unit, does):
+    """Whether the daemon leaves at once."""
+    with Bus() as bus, Systemd(bus, unit, does):
+        d = Held(env={"DBUS_SYSTEM_BUS_ADDRESS": "unix:path=/none"})
+        d.bus = bus.address
+        with d:
+            wait_for(lambda: "serving on bus" in d.log(), "the name on the bus")
+            clis = running(d, 1)
+            equal(d.stop(), None, "what was wrong with its end")
+            give_up(clis)
+            d.expect_exit = None
+            said = "no daemon follows" in d.log()
+            check(not said or ELSEWHERE not in d.log(), "no daemon follows, and yet", d.log()[-2000:])
+            return not said
+
+
+@test
+def the_socket_is_stopped_too():
+    """Only systemd knows that no daemon follows."""
+    equal([told_by_systemd(*job) for job in (("tandemd.socket", "stop"), ("tandemd.socket", "restart"),
+                                            ("tandemd.service", "stop"), ("tandemd.socket", "silent"))],
+          [False, True, True, True], "whether it leaves at once")
+
+
+if "--systemd" in sys.argv:
+    systemd(*sys.argv[sys.argv.index("--systemd") + 1:])
+else:
+    main()

@@ -1,0 +1,115 @@
+"""Daemons that follow one another, on a socket that may stay between them, and a client that goes on with its job."""
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from tandem_test import BIN, ENDS_WITH_TEST, Daemon, check, equal, send_signal, wait_for
+
+PATIENT = "120"  # seconds: a busy machine starts a daemon late
+ACTIVATE = 'export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=client; exec "$@"'
+
+
+class Held(Daemon):
+    """Its socket is held by this test, as a service manager would: between two daemons, clients wait in it."""
+
+    bus = "none"
+
+    def start(self):
+        if not getattr(self, "listener", None):
+            os.makedirs(os.path.dirname(self.socket), mode=0o700, exist_ok=True)
+            self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.listener.bind(self.socket)
+            self.listener.listen(64)
+        command = [*ENDS_WITH_TEST, "/bin/sh", "-c", ACTIVATE, "sh", os.path.join(BIN, "tandemd"), "--user", "--bus",
+                   self.bus]
+        for m in self.models:
+            command += ["--model", m]
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(command + self.args, env=self.environment(), cwd=self.dir,
+                                            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                                            close_fds=False, preexec_fn=self._pass_socket)
+
+    def _pass_socket(self):
+        os.dup2(self.listener.fileno(), 3)
+        os.set_inheritable(3, True)  # it may be 3 already
+
+    def __exit__(self, *exc):
+        try:
+            return super().__exit__(*exc)
+        finally:
+            self.listener.close()
+
+
+class Cli:
+    """A command that says JSON, and what it has said so far."""
+
+    def __init__(self, d, *args, command=("generate", "--json"), **env):
+        self.lines = []
+        self.process = subprocess.Popen([os.path.join(BIN, "tandem"), "--socket", d.socket, *command, *args],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        env=dict(d.environment(), **{"TANDEM_REATTACH": PATIENT, **env}))
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(json.loads(line))
+
+    def n(self):
+        return len(self.lines)
+
+    def runs(self):
+        return self.reader.is_alive()
+
+    def wait(self):
+        self.reader.join()
+        self.stderr = self.process.stderr.read().decode()
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return self.process.wait()
+
+    def told(self):
+        """Checks that it ended well; all that a reader sees of the text."""
+        equal(self.wait(), 0, f"exit status: {self.stderr} {self.lines[-1:]}")
+        done = self.lines[-1]
+        tokens = [e for e in self.lines if e["event"] == "token"]
+        equal([e["id"] for e in tokens], done["ids"], "tokens told, and ids in the end")
+        calls = [{k: v for k, v in e.items() if k != "id"} for e in self.lines if e["event"] not in ("token", "done")]
+        return tokens, calls, {k: done.get(k) for k in ("reason", "tail", "generated_tokens", "thinking_tokens",
+                                                        "prompt_tokens", "numerics_id", "degraded", "incomplete")}
+
+    def recovered(self):
+        return self.lines[-1].get("recoveries", 0) > 0
+
+    def error(self):
+        return self.lines[-1].get("error", {}).get("code")
+
+
+def kill(d):
+    d.expect_exit = None
+    for pid in d.pids():
+        with contextlib.suppress(ProcessLookupError):  # a worker ends by itself when tandemd has gone
+            send_signal(pid, signal.SIGKILL)
+    d.process.wait()
+    wait_for(lambda: not d.pids(), "its processes have gone")
+
+
+def leave(d):
+    """SIGTERM where every job goes on at the next daemon: none is waited for."""
+    d.process.terminate()
+    equal(d.wait_end(), None, "what was wrong with its end")
+    check("not done in time" not in d.log(), "a job was waited for", d.log()[-2000:])
+
+
+def end(d):
+    """SIGTERM; by the second one it cancels what runs, which else has 5 s."""
+    d.process.terminate()
+    time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
+        d.process.send_signal(signal.SIGTERM)
+    equal(d.wait_end(), None, "what was wrong with its end")
