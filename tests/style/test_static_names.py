@@ -11,7 +11,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tree  # noqa: E402
 
 MOST = 2
-FOLDERS = ("client-lib/", "common/", "daemon/", "engine/", "gpu-worker/", "http-gateway/", "npu-worker/")
+FOLDERS = ("client-lib/", "common/", "daemon/", "engine/", "gpu-worker/", "http-gateway/", "npu-worker/",
+           "picture-decoder/")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 # At the beginning of a line: a definition at file level, or its declaration.
 STATIC = re.compile(r"^static\b(?![^;={]*\binline\b)[^;={()]*?\b(\w+)\s*\(", re.M)

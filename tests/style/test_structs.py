@@ -11,7 +11,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tree  # noqa: E402
 
 MOST = 40
-FOLDERS = ("client-lib/", "common/", "daemon/", "engine/", "gpu-worker/", "http-gateway/", "npu-worker/")
+FOLDERS = ("client-lib/", "common/", "daemon/", "engine/", "gpu-worker/", "http-gateway/", "npu-worker/",
+           "picture-decoder/")
 # What a peer, a file or a command line lists one by one, and nothing else.
 PROTOCOLS = {"tdm_config", "tandem_generate_options"}  # for each setting of tandem.conf, each option of a job
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
