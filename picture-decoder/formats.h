@@ -2,9 +2,10 @@
  * program and by tests, never by a process that holds more than one person's picture.
  *
  * What comes out is what vision models were trained on: alpha is dropped and not blended, a palette is looked up and
- * its transparency ignored, grey is repeated, 1, 2 and 4 bits are spread over 0 … 255, of 16 bits the high byte is taken,
- * CMYK of Adobe's kind is turned around first, the orientation that Exif states is applied, gamma and colour profiles
- * are ignored. The format is what the bytes say. A damaged file is refused, also where its library would go on. */
+ * its transparency ignored, grey is repeated, 1, 2 and 4 bits are spread over 0 … 255, of 16 bits the high byte is
+ * taken, CMYK of Adobe's kind is turned around first, the orientation that Exif states is applied, gamma and colour
+ * profiles are ignored. The format is what the bytes say. A damaged file is refused, also where its library would go
+ * on. */
 #ifndef TDM_PICTURE_DECODER_FORMATS_H
 #define TDM_PICTURE_DECODER_FORMATS_H
 

@@ -1,6 +1,6 @@
-/* Decoding a picture's file in a process of its own, tandem-picture-decoder. The code that reads a stranger's bytes there
- * can open no file and reach no other process, and its memory and its time are bounded. Each picture has a process of
- * its own, so that no picture meets what another one left.
+/* Decoding a picture's file in a process of its own, tandem-picture-decoder. The code that reads a stranger's bytes
+ * there can open no file and reach no other process, and its memory and its time are bounded. Each picture has a
+ * process of its own, so that no picture meets what another one left.
  *
  * Blocks until the pixels are there or the deadline has passed: for a thread that may wait, not for an event loop. The
  * pixels are memory that nobody can write any more. */

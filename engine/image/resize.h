@@ -1,9 +1,9 @@
 /* Resizing RGB pictures as the makers of vision models do it, to the bit: Pillow's separable resampling of bytes.
  *
  * FORMULA: across first, then down; each pass rounds to a byte; a pass that keeps the length is left out. Of output i
- * of n from m inputs: s = m / n, f = max(s, 1), r = f (bilinear) or 2 f (bicubic), c = (i + 0.5) s. It sums inputs j from
- * max(0, trunc(c - r + 0.5)) to before min(m, trunc(c + r + 0.5)) with the weights F((j + 0.5 - c) / f), divided by
- * their sum in double, then by 2^22 to whole numbers, halves away from zero. Byte = clamp((sum + 2^21) >> 22). So a
+ * of n from m inputs: s = m / n, f = max(s, 1), r = f (bilinear) or 2 f (bicubic), c = (i + 0.5) s. It sums inputs j
+ * from max(0, trunc(c - r + 0.5)) to before min(m, trunc(c + r + 0.5)) with the weights F((j + 0.5 - c) / f), divided
+ * by their sum in double, then by 2^22 to whole numbers, halves away from zero. Byte = clamp((sum + 2^21) >> 22). So a
  * filter that shrinks is widened. F bilinear: max(0, 1 - |x|). F bicubic: Keys' with a = -0.5.
  *
  * The picture lies in memory; the result comes row by row. What is held is the tables of weights and those rows of the
