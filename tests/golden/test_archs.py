@@ -3,17 +3,15 @@ whose reference values another program computed, stay within a stated distance o
 Vulkan; and what a sequence gets on the host device is the same bits in every company.
 
 usage: test_archs.py distance GOLDEN_HOST [--full] | bits GOLDEN_HOST | exact TEST_HOST_EXACT [--full] |
-       vulkan GOLDEN_VULKAN
+       vulkan GOLDEN_VULKAN; behind it architectures: only files of these
 --full: every instruction set computes every file, and the C reference, which is slow, as many rows as the others.
 """
 import os
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from bits import n_differing  # noqa: E402
 from cpu_tables import tables  # noqa: E402
-from tandem_test import TREE, Skip, make_model  # noqa: E402
+from goldens import Family, main  # noqa: E402
 
 # Seed, and the mean distance (see golden-host.c) that is allowed as shipped: three quarters of llama.cpp's own, which
 # rounds activations to 8 bits and keeps f32 in the cache; 0.005 where weights are f32. Measured: a half of these.
@@ -43,7 +41,6 @@ MODELS = {
 BY_MEDIAN = (("gpt-oss", "dev", "f32"),)
 # Whose reference rounds YaRN's range.
 ROUNDED = (("gpt-oss", "dev", "bf16"),)
-F32_LIMIT = 0.001  # in precision f32, of any file
 # Which all instruction sets compute without --full: one of each architecture, and each way of its own to turn.
 BY_ALL = (("llama", "dev", "q4_0"), ("llama", "linear", "f32"), ("llama", "rope120", "q8_0"), ("llama", "part", "f32"),
           ("smollm3", "dev", "q8_0"), ("qwen2", "dev", "q4_0"), ("qwen3", "yarn", "f32"), ("qwen3moe", "k", "q6_k"),
@@ -55,54 +52,15 @@ VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("llama", "rope80", 
 EXACT = (("llama", "dev", "q8_0"), ("llama", "rope120", "q8_0"), ("smollm3", "dev", "q4_0"), ("qwen2", "dev", "q4_0"),
          ("qwen3", "k", "q4_k"), ("qwen3moe", "dev", "q4_0"), ("qwen3moe", "k", "q6_k"), ("gpt-oss", "dev", "mxfp4"),
          ("lfm2", "dev", "q8_0"), ("lfm2", "odd", "f32"))
-
-
-def model(arch, size, kind):
-    return make_model(size, kind, arch=arch, seed=MODELS[arch, size, kind][0])
-
-
-def golden(arch, size, kind):
-    return os.path.join(TREE, "tests", "golden", "archs", f"{arch}-{size}-{kind}.golden.json")
+FAMILY = Family("archs", {key: limit for key, (_, limit) in MODELS.items()}, lambda key: MODELS[key][0],
+                lambda key: ["--rounded"] * (key in ROUNDED), BY_MEDIAN)
 
 
 def distance(program, full):
-    failed = 0
-    for key, (_, limit) in MODELS.items():
-        runs = [("default", limit, cpu) for cpu in tables() if full or cpu == tables()[-1] or key in BY_ALL]
-        runs += [("f32", F32_LIMIT, tables()[-1])]
-        for precision, mean, cpu in runs:
-            failed += subprocess.run([program, model(*key), golden(*key), "--precision", precision, "--cpu", cpu,
-                                      "--median" if key in BY_MEDIAN else "--mean", str(mean),
-                                      *["--rounded"] * (key in ROUNDED)]).returncode != 0
-    return failed
+    return FAMILY.distance(program, {key: tables() if full or key in BY_ALL else tables()[-1:] for key in MODELS})
 
 
-def bits(program, _full):
-    return n_differing(program, [(model(*key), golden(*key), "--precision", precision)
-                                 for key in MODELS for precision in ("default", "f32")])
-
-
-def exact(program, full):
-    return sum(subprocess.run([program, model(*key), golden(*key)] + ["--full"] * full).returncode != 0
-               for key in EXACT)
-
-
-def vulkan(program, _full):
-    """One text of each: a CPU implementation takes seconds for it, and longer to compile kernels."""
-    failed = 0
-    for key in VULKAN:
-        for precision, mean in (("default", MODELS[key][1]), ("f32", F32_LIMIT)):
-            r = subprocess.run([program, model(*key), golden(*key), "--cases", "1", "--precision", precision,
-                                "--mean", str(mean)]).returncode
-            if r == 77:
-                raise Skip("no Vulkan device")
-            failed += r != 0
-    return failed
-
-
-try:
-    modes = {"distance": distance, "bits": bits, "exact": exact, "vulkan": vulkan}
-    sys.exit(1 if modes[sys.argv[1]](sys.argv[2], "--full" in sys.argv) else 0)
-except Skip as e:
-    print(f"SKIP {e}")
-    sys.exit(77)
+main({"distance": distance, "bits": lambda program, full: FAMILY.bits(program),
+      "exact": lambda program, full: FAMILY.exact(program, EXACT, full),
+      "vulkan": lambda program, full: FAMILY.vulkan(program, [(key, precision) for key in VULKAN
+                                                              for precision in ("default", "f32")])})

@@ -6,13 +6,12 @@ usage: test_gemma.py distance GOLDEN_HOST | bits GOLDEN_HOST | exact TEST_HOST_E
 --full: the C reference computes as many rows as the other tables.
 """
 import os
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from bits import n_differing  # noqa: E402
 from cpu_tables import tables  # noqa: E402
-from tandem_test import TREE, Skip, make_model  # noqa: E402
+from goldens import F32_LIMIT, main, n_differing, run  # noqa: E402
+from tandem_test import TREE, make_model  # noqa: E402
 
 # How the model is made, and the mean distance (see golden-host.c) that is allowed as shipped: three quarters of
 # llama.cpp's own, which rounds activations to 8 bits and keeps f32 in the cache; 0.005 where weights are f32. The first
@@ -33,7 +32,6 @@ MODELS = {
 }
 # An expert that was chosen otherwise at one position moves the positions after it: there the median counts.
 BY_MEDIAN = (("gemma4", "m", "f32"),)
-F32_LIMIT = 0.001  # in precision f32, of any file
 EXACT = (("gemma3n", "a", "q4_0"), ("gemma3n", "gen", "f32"), ("gemma4", "e", "q8_0"), ("gemma4", "x", "f32"),
          ("gemma4", "m", "q4_0"), ("gemma4", "k", "q4_k"))
 
@@ -65,9 +63,8 @@ def distance(program, _full):
             if which == "golden" and key[1:] == ("e", "q4_0"):
                 runs += [("default", limit, cpu) for cpu in tables()[:-1]]
             for precision, mean, cpu in runs:
-                failed += subprocess.run([program, model(*key), golden(key, which), "--precision", precision, "--cpu",
-                                          cpu, "--median" if key in BY_MEDIAN else "--mean",
-                                          str(mean)]).returncode != 0
+                failed += run(program, model(*key), golden(key, which), "--precision", precision, "--cpu", cpu,
+                              "--median" if key in BY_MEDIAN else "--mean", str(mean))
     return failed
 
 
@@ -77,15 +74,7 @@ def bits(program, _full):
 
 
 def exact(program, full):
-    return sum(subprocess.run([program, model(*key), golden(key, "rows")] + ["--full"] * full).returncode != 0
-               for key in EXACT)
-
-
-def golden_vulkan(program, *args, **env):
-    r = subprocess.run([program, *args], env=dict(os.environ, **env)).returncode
-    if r == 77:
-        raise Skip("no Vulkan device")
-    return r != 0
+    return sum(run(program, model(*key), golden(key, "rows"), *["--full"] * full) for key in EXACT)
 
 
 def vulkan(program, _full):
@@ -95,32 +84,27 @@ def vulkan(program, _full):
     for key in VULKAN:
         for which, limit in zip(("golden", "rows"), MODELS[key][1:]):
             args = (model(*key), golden(key, which))
-            failed += golden_vulkan(program, *args, "--mean", str(limit))
-            failed += golden_vulkan(program, *args, "--precision", "f32", "--cases", "1", "--mean", str(F32_LIMIT))
+            failed += run(program, *args, "--mean", str(limit))
+            failed += run(program, *args, "--precision", "f32", "--cases", "1", "--mean", str(F32_LIMIT))
     for key in VULKAN_EXACT:
         args = (model(*key), golden(key, "rows"))
-        failed += golden_vulkan(program, *args, "--exact")
-        failed += golden_vulkan(program, *args, "--exact", TANDEM_VULKAN_CHAIN="on", TANDEM_VULKAN_MEMORY="copy")
+        failed += run(program, *args, "--exact")
+        failed += run(program, *args, "--exact", TANDEM_VULKAN_CHAIN="on", TANDEM_VULKAN_MEMORY="copy")
         args += ("--mean", str(MODELS[key][2]))
-        failed += golden_vulkan(program, *args, "--split")
-        failed += golden_vulkan(program, *args, "--swapped", TANDEM_VULKAN_MEMORY="copy")
+        failed += run(program, *args, "--split")
+        failed += run(program, *args, "--swapped", TANDEM_VULKAN_MEMORY="copy")
     for size, seed in EMBEDDING.items():
         for kind in ("f32", "q8_0", "q4_0"):
             path = make_model(size, kind, arch="gemma-embedding", seed=seed)
             for precision, limit in EMBEDDING_LIMITS.items():
                 args = (path, golden(("gemma-embedding", size, kind), "golden"), "--precision", precision, "--mean",
                         str(limit))
-                failed += golden_vulkan(program, *args)
+                failed += run(program, *args)
                 if (size, kind, precision) == ("a", "q8_0", "default"):
-                    failed += golden_vulkan(program, *args, TANDEM_VULKAN_CHAIN="on", TANDEM_VULKAN_MEMORY="copy")
-                    failed += golden_vulkan(program, *args, "--split")
-                    failed += golden_vulkan(program, *args, "--swapped", TANDEM_VULKAN_MEMORY="copy")
+                    failed += run(program, *args, TANDEM_VULKAN_CHAIN="on", TANDEM_VULKAN_MEMORY="copy")
+                    failed += run(program, *args, "--split")
+                    failed += run(program, *args, "--swapped", TANDEM_VULKAN_MEMORY="copy")
     return failed
 
 
-try:
-    what = {"distance": distance, "bits": bits, "exact": exact, "vulkan": vulkan}[sys.argv[1]]
-    sys.exit(1 if what(sys.argv[2], "--full" in sys.argv) else 0)
-except Skip as e:
-    print(f"SKIP {e}")
-    sys.exit(77)
+main({"distance": distance, "bits": bits, "exact": exact, "vulkan": vulkan})

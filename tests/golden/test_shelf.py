@@ -2,18 +2,17 @@
 reference values another program computed, stay within a stated distance of them, on the host device and on Vulkan; and
 what a sequence gets on the host device is the same bits in every company.
 
-usage: test_shelf.py distance GOLDEN_HOST [--full] [ARCH...] | refused GOLDEN_HOST | bits GOLDEN_HOST |
-       exact TEST_HOST_EXACT [--full] | vulkan GOLDEN_VULKAN [ARCH...]
---full: all files, on every instruction set. ARCH: only files of these.
+usage: test_shelf.py distance GOLDEN_HOST [--full] | refused GOLDEN_HOST | bits GOLDEN_HOST |
+       exact TEST_HOST_EXACT [--full] | vulkan GOLDEN_VULKAN; behind it architectures: only files of these
+--full: all files, on every instruction set.
 """
 import os
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from bits import n_differing  # noqa: E402
 from cpu_tables import tables  # noqa: E402
-from tandem_test import TREE, Skip, make_model  # noqa: E402
+from goldens import F32_LIMIT, Family, main, run  # noqa: E402
 
 # The mean distance (see golden-host.c) that is allowed as shipped: three quarters of llama.cpp's own, which rounds
 # activations to 8 bits and keeps f32 in the cache; 0.005 where weights are f32.
@@ -57,7 +56,6 @@ NEUTRAL = (
     ("olmo2", "olmo3", "olmo2.rope.scaling.yarn_attn_factor=f32:1.2079441"),
     ("phi3", "long", "phi3.rope.scaling.type=str:longrope"),
 )
-F32_LIMIT = 0.001  # in precision f32, of any file
 # A cache of f16 alone costs these 0.007 and 0.034: RoPE's magnitude makes scores large, and 64 layers of random weights
 # make every error larger. So their keys and values are f32, as llama.cpp's were.
 KV_F32 = (("phi3", "long", "f32"), ("exaone4", "swa", "f32"))
@@ -68,75 +66,34 @@ EXACT = (("granite", "dev", "q8_0"), ("phi3", "long", "f32"), ("hunyuan-dense", 
          ("exaone4", "dev", "q8_0"), ("olmo2", "k", "q4_k"), ("olmoe", "dev", "q8_0"))
 
 
-def model(arch, size, kind):
-    return make_model(size, kind, arch=arch, seed=3 if size == "k" else 1)
-
-
-def golden(arch, size, kind):
-    return os.path.join(TREE, "tests", "golden", "shelf", f"{arch}-{size}-{kind}.golden.json")
-
-
 def kv(key):
     return ["--kv", "f32"] if key in KV_F32 else []
 
 
-def chosen(keys):
-    archs = [a for a in sys.argv[3:] if not a.startswith("-")]
-    return [key for key in keys if not archs or key[0] in archs]
+FAMILY = Family("shelf", MODELS, lambda key: 3 if key[1] == "k" else 1, kv)
 
 
 def distance(program, full):
-    failed = 0
-    for key in chosen(MODELS if full else QUICK):
-        runs = [("default", MODELS[key], cpu) for cpu in (tables() if full else tables()[-1:])]
-        for precision, mean, cpu in runs + [("f32", F32_LIMIT, tables()[-1])]:
-            failed += subprocess.run([program, model(*key), golden(*key), "--precision", precision, "--cpu", cpu,
-                                      "--mean", str(mean), *kv(key)]).returncode != 0
-    return failed
+    return FAMILY.distance(program, {key: tables() if full else tables()[-1:] for key in (MODELS if full else QUICK)})
 
 
 def refused(program, _full):
     failed = 0
     for arch, size, key, words in REFUSED:
-        path = make_model(size, "q8_0", arch=arch, key=key)
-        r = subprocess.run([program, path, golden(arch, size, "f32")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        r = subprocess.run([program, FAMILY.model((arch, size, "q8_0"), key=key), FAMILY.golden((arch, size, "f32"))],
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         said = r.stdout.decode(errors="replace")
         if r.returncode == 0 or words not in said:
             print(f"{key}: not refused with \"{words}\": {said}")
             failed += 1
     for arch, size, key in NEUTRAL:
-        path = make_model(size, "f32", arch=arch, key=key, seed=1)
-        failed += subprocess.run([program, path, golden(arch, size, "f32"), "--precision", "f32",
-                                  "--mean", str(F32_LIMIT), *kv((arch, size, "f32"))]).returncode != 0
+        of = (arch, size, "f32")
+        failed += run(program, FAMILY.model(of, key=key), FAMILY.golden(of), "--precision", "f32",
+                      "--mean", str(F32_LIMIT), *kv(of))
     return failed
 
 
-def bits(program, _full):
-    return n_differing(program, [(model(*key), golden(*key), "--precision", precision)
-                                 for key in MODELS for precision in ("default", "f32")])
-
-
-def exact(program, full):
-    return sum(subprocess.run([program, model(*key), golden(*key)] + ["--full"] * full).returncode != 0
-               for key in EXACT)
-
-
-def vulkan(program, _full):
-    """One text of each: a CPU implementation takes seconds for it, and longer to compile kernels."""
-    failed = 0
-    for key in chosen(VULKAN):
-        precision, mean = ("f32", F32_LIMIT) if key[2] == "f32" else ("default", MODELS[key])
-        r = subprocess.run([program, model(*key), golden(*key), "--cases", "1", "--precision", precision,
-                            "--mean", str(mean)]).returncode
-        if r == 77:
-            raise Skip("no Vulkan device")
-        failed += r != 0
-    return failed
-
-
-try:
-    modes = {"distance": distance, "refused": refused, "bits": bits, "exact": exact, "vulkan": vulkan}
-    sys.exit(1 if modes[sys.argv[1]](sys.argv[2], "--full" in sys.argv) else 0)
-except Skip as e:
-    print(f"SKIP {e}")
-    sys.exit(77)
+main({"distance": distance, "refused": refused, "bits": lambda program, full: FAMILY.bits(program),
+      "exact": lambda program, full: FAMILY.exact(program, EXACT, full),
+      "vulkan": lambda program, full: FAMILY.vulkan(program, [(key, "f32" if key[2] == "f32" else "default")
+                                                              for key in VULKAN])})
