@@ -24,16 +24,10 @@ static int exaone4_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struc
         return 0;
 }
 
-static int exaone4_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
-                       struct tdm_error *err)
-{
-        return tdm_rope_read_scaling(g, "exaone4", hp, &recipe->ropes[0], err);
-}
-
 const struct tdm_architecture tdm_architecture_exaone4 = {
         .name = "exaone4",
         .fused = TDM_FUSED_QKV,
         .follows = TDM_PLAIN_KEYS,
         .begin = exaone4_begin,
-        .end = exaone4_end,
+        .end = tdm_plain_end,
 };

@@ -21,15 +21,10 @@ static int glm4_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct t
         return 0;
 }
 
-static int glm4_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
-{
-        return tdm_rope_read_scaling(g, "glm4", hp, &recipe->ropes[0], err);
-}
-
 const struct tdm_architecture tdm_architecture_glm4 = {
         .name = "glm4",
         .fused = TDM_FUSED_QKV | TDM_FUSED_GATE_UP,
         .follows = TDM_PLAIN_KEYS,
         .begin = glm4_begin,
-        .end = glm4_end,
+        .end = tdm_plain_end,
 };

@@ -56,11 +56,6 @@ static int lfm2_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct t
         return 0;
 }
 
-static int lfm2_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
-{
-        return tdm_rope_read_scaling(g, "lfm2", hp, &recipe->ropes[0], err);
-}
-
 static const char *const own_keys[] = { "shortconv.l_cache", NULL };
 
 const struct tdm_architecture tdm_architecture_lfm2 = {
@@ -69,5 +64,5 @@ const struct tdm_architecture tdm_architecture_lfm2 = {
         .reads = own_keys,
         .layers_may_differ = true,
         .begin = lfm2_begin,
-        .end = lfm2_end,
+        .end = tdm_plain_end,
 };

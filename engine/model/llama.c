@@ -8,16 +8,7 @@
 static int llama_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
                        struct tdm_error *err)
 {
-        int r = tdm_refuse_window("llama", hp, err);
-
-        if (r == 0)
-                tdm_plain_recipe(g, "llama", hp, TDM_ROPE_NEIGHBOURS, 0, recipe);
-        return r;
-}
-
-static int llama_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
-{
-        return tdm_rope_read_scaling(g, "llama", hp, &recipe->ropes[0], err);
+        return tdm_plain_begin(g, "llama", hp, TDM_ROPE_NEIGHBOURS, 0, 0, recipe, err);
 }
 
 const struct tdm_architecture tdm_architecture_llama = {
@@ -25,5 +16,5 @@ const struct tdm_architecture tdm_architecture_llama = {
         .fused = TDM_FUSED_QKV,
         .follows = TDM_PLAIN_KEYS,
         .begin = llama_begin,
-        .end = llama_end,
+        .end = tdm_plain_end,
 };

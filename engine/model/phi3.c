@@ -39,15 +39,10 @@ static int phi3_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct t
         return choose_divisors(g, hp, &recipe->ropes[0].has_divisors, err);
 }
 
-static int phi3_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
-{
-        return tdm_rope_read_scaling(g, "phi3", hp, &recipe->ropes[0], err);
-}
-
 const struct tdm_architecture tdm_architecture_phi3 = {
         .name = "phi3",
         .fused = TDM_FUSED_QKV | TDM_FUSED_GATE_UP,
         .follows = TDM_PLAIN_KEYS,
         .begin = phi3_begin,
-        .end = phi3_end,
+        .end = tdm_plain_end,
 };

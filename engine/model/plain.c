@@ -56,6 +56,25 @@ void tdm_plain_recipe(const struct tdm_gguf *g, const char *architecture, const 
                 };
 }
 
+int tdm_plain_begin(const struct tdm_gguf *g, const char *architecture, struct tdm_hparams *hp,
+                    enum tdm_rope_style style, uint32_t norms, uint32_t biases, struct tdm_recipe *recipe,
+                    struct tdm_error *err)
+{
+        int r = tdm_refuse_window(architecture, hp, err);
+
+        if (r != 0)
+                return r;
+        tdm_plain_recipe(g, architecture, hp, style, norms, recipe);
+        for (uint32_t i = 0; i < hp->n_layers; i++)
+                recipe->layers[i].biases |= biases;
+        return 0;
+}
+
+int tdm_plain_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        return tdm_rope_read_scaling(g, recipe->architecture, hp, &recipe->ropes[0], err);
+}
+
 int tdm_refuse_other(const struct tdm_gguf *g, const char *architecture, const char *key, float neutral,
                      struct tdm_error *err)
 {

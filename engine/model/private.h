@@ -91,6 +91,14 @@ bool tdm_string_is(struct tdm_gguf_string s, const char *text);
  * the file has. */
 void tdm_plain_recipe(const struct tdm_gguf *gguf, const char *architecture, const struct tdm_hparams *hp,
                       enum tdm_rope_style style, uint32_t norms, struct tdm_recipe *ret);
+/* The same for models without windows: refuses one. biases: those that every model of the architecture has (enum
+ * tdm_bias), so that a file without them is one that was cut. */
+int tdm_plain_begin(const struct tdm_gguf *gguf, const char *architecture, struct tdm_hparams *hp,
+                    enum tdm_rope_style style, uint32_t norms, uint32_t biases, struct tdm_recipe *recipe,
+                    struct tdm_error *err);
+/* For architectures whose only RoPE is scaled as the file says: nothing else is left to do in the end. */
+int tdm_plain_end(const struct tdm_gguf *gguf, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                  struct tdm_error *err);
 /* The keys that tdm_plain_recipe() gives defaults for. */
 #define TDM_PLAIN_KEYS                                                                                                 \
         (1u << TDM_KEY_ROPE_BASE | 1u << TDM_KEY_ROPE_FACTOR_OLD | 1u << TDM_KEY_ROPE_FACTOR |                         \

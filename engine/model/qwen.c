@@ -6,19 +6,7 @@
 
 static int begin2(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
 {
-        int r = tdm_refuse_window("qwen2", hp, err);
-
-        if (r != 0)
-                return r;
-        tdm_plain_recipe(g, "qwen2", hp, TDM_ROPE_HALVES, 0, recipe);
-        for (uint32_t i = 0; i < hp->n_layers; i++) /* all of them have these: a file without was cut */
-                recipe->layers[i].biases |= TDM_BIAS_Q | TDM_BIAS_K | TDM_BIAS_V;
-        return 0;
-}
-
-static int end2(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
-{
-        return tdm_rope_read_scaling(g, "qwen2", hp, &recipe->ropes[0], err);
+        return tdm_plain_begin(g, "qwen2", hp, TDM_ROPE_HALVES, 0, TDM_BIAS_Q | TDM_BIAS_K | TDM_BIAS_V, recipe, err);
 }
 
 const struct tdm_architecture tdm_architecture_qwen2 = {
@@ -26,21 +14,12 @@ const struct tdm_architecture tdm_architecture_qwen2 = {
         .fused = TDM_FUSED_QKV,
         .follows = TDM_PLAIN_KEYS,
         .begin = begin2,
-        .end = end2,
+        .end = tdm_plain_end,
 };
 
 static int begin3(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
 {
-        int r = tdm_refuse_window("qwen3", hp, err);
-
-        if (r == 0)
-                tdm_plain_recipe(g, "qwen3", hp, TDM_ROPE_HALVES, TDM_NORM_Q | TDM_NORM_K, recipe);
-        return r;
-}
-
-static int end3(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
-{
-        return tdm_rope_read_scaling(g, "qwen3", hp, &recipe->ropes[0], err);
+        return tdm_plain_begin(g, "qwen3", hp, TDM_ROPE_HALVES, TDM_NORM_Q | TDM_NORM_K, 0, recipe, err);
 }
 
 const struct tdm_architecture tdm_architecture_qwen3 = {
@@ -48,5 +27,5 @@ const struct tdm_architecture tdm_architecture_qwen3 = {
         .fused = TDM_FUSED_QKV,
         .follows = TDM_PLAIN_KEYS,
         .begin = begin3,
-        .end = end3,
+        .end = tdm_plain_end,
 };

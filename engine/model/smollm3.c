@@ -17,16 +17,10 @@ static int smollm3_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struc
         return 0;
 }
 
-static int smollm3_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
-                       struct tdm_error *err)
-{
-        return tdm_rope_read_scaling(g, "smollm3", hp, &recipe->ropes[0], err);
-}
-
 const struct tdm_architecture tdm_architecture_smollm3 = {
         .name = "smollm3",
         .fused = TDM_FUSED_QKV,
         .follows = TDM_PLAIN_KEYS,
         .begin = smollm3_begin,
-        .end = smollm3_end,
+        .end = tdm_plain_end,
 };
