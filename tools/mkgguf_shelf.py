@@ -43,6 +43,10 @@ SIZES = {
     ("olmo2", "olmo3"): {"base": 5e5, "layers": 5, "tied": False, "window": 32, "yarn": (8.0, 64)},
     ("olmo2", "k"): {**K, "kv": 4, "tied": False},
     ("olmoe", "dev"): {"kv": 8, "experts": (64, 8), "ff": 64, "tied": False},
+    ("mistral3", "dev"): {"head": 64, "heads": 6, "base": 1e6, "context": 1024, "yarn": (16.0, 64), "multiplier": 1.0,
+                          "growth": 0.1, "tied": False},
+    ("mistral3", "yarn"): {"base": 1e6, "context": 1024, "yarn": (4.0, 32), "growth": 0.4},
+    ("mistral3", "k"): {**K, "context": 1024, "yarn": (16.0, 64), "multiplier": 1.0, "growth": 0.1, "tied": False},
     ("seed_oss", "dev"): {"head": 64, "heads": 6, "base": 1e7, "tied": False},
     ("hunyuan-dense", "dev"): {"head": 64, "heads": 6},
     ("hunyuan-dense", "alpha"): {"head": 64, "heads": 4, "alpha": 1000.0},
@@ -74,7 +78,8 @@ def metadata(arch, c, name):
             key("attention.layer_norm_rms_epsilon", "f32", 1e-5),
             key("attention.key_length", "u32", c["head"]), key("attention.value_length", "u32", c["head"])]
     for what, name in (("embedding", "embedding_scale"), ("residual", "residual_scale"),
-                       ("attention", "attention.scale"), ("logits", "logit_scale"), ("alpha", "rope.scaling.alpha")):
+                       ("attention", "attention.scale"), ("logits", "logit_scale"), ("alpha", "rope.scaling.alpha"),
+                       ("growth", "attention.temperature_scale"), ("multiplier", "rope.scaling.yarn_log_multiplier")):
         if what in c:
             meta.append(key(name, "f32", c[what]))
     for what, name in (("window", "attention.sliding_window"), ("turned", "rope.dimension_count"),

@@ -131,6 +131,14 @@ static const float *rope_row(struct tdm_host_model *model, uint32_t rope, uint32
         return cos_sin;
 }
 
+/* By how much a query is larger for its position. */
+static float grown(const struct tdm_recipe *recipe, uint32_t position)
+{
+        return recipe->query_growth > 0 ?
+                       1 + recipe->query_growth * (float)log(1.0 + position / recipe->query_growth_every) :
+                       1;
+}
+
 /* One norm of all heads of a row. n: their values; 0: they are not made. */
 static void norm_heads(const struct tdm_host_model *model, const float *gain, uint32_t n, uint32_t row, float *heads)
 {
@@ -149,7 +157,7 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
         const struct tdm_host_layer *layer = &model->layers[pass->layer];
         const struct tdm_step_row *r = &pass->step->rows[pass->first_row + row];
         const struct tdm_layer_recipe *recipe = &model->recipe.layers[pass->layer];
-        float query_scale = recipe->query_scale;
+        float query_scale = recipe->query_scale * grown(&model->recipe, r->position);
         enum tdm_kv_group group = tdm_kv_group_of(&model->hp, pass->layer);
         const struct tdm_layer_sizes *sizes = &model->hp.layers[pass->layer];
         uint32_t head_dim = sizes->head_dim, n_heads = pass->no_queries ? 0 : sizes->n_heads;

@@ -87,20 +87,22 @@ int tdm_refuse_other(const struct tdm_gguf *g, const char *architecture, const c
         return r;
 }
 
-/* Peng and others, 2023. cos and sin are multiplied by this. */
-static float yarn_magnitude(const struct tdm_rope_recipe *rope)
+/* Peng and others, 2023. cos and sin are multiplied by 0.1 ln(factor) + 1. Where the file has a multiplier m of that
+ * logarithm, they are also divided by 0.1 m ln(factor) + 1. */
+static float yarn_magnitude(const struct tdm_rope_recipe *rope, float multiplier)
 {
-        return rope->factor > 1 ? (float)(0.1 * log((double)rope->factor) + 1) : 1;
+        double more = rope->factor > 1 ? 0.1 * log((double)rope->factor) : 0;
+
+        return (float)((more + 1) / ((double)multiplier * more + 1));
 }
 
 /* Converters write the magnitude that a model's config names. Named as usual it changes nothing. */
-static int refuse_magnitude(const struct tdm_gguf *g, const char *architecture, const struct tdm_rope_recipe *rope,
-                            struct tdm_error *err)
+static int refuse_magnitude(const struct tdm_gguf *g, const char *architecture, float usual, struct tdm_error *err)
 {
         float value = 1;
         int r = tdm_key_get_float(g, architecture, "rope.scaling.yarn_attn_factor", &value, err);
 
-        if (r == 0 && fabsf(value - yarn_magnitude(rope)) < SAME_MAGNITUDE)
+        if (r == 0 && fabsf(value - usual) < SAME_MAGNITUDE)
                 return 0;
         return r ? r : tdm_refuse_other(g, architecture, "rope.scaling.yarn_attn_factor", 1, err);
 }
@@ -108,6 +110,7 @@ static int refuse_magnitude(const struct tdm_gguf *g, const char *architecture, 
 static int read_yarn(const struct tdm_gguf *g, const char *architecture, const struct tdm_hparams *hp,
                      struct tdm_rope_recipe *rope, struct tdm_error *err)
 {
+        float multiplier = 0;
         int r;
 
         rope->scaling = TDM_ROPE_YARN;
@@ -116,13 +119,14 @@ static int read_yarn(const struct tdm_gguf *g, const char *architecture, const s
         rope->yarn_n_ctx = hp->n_ctx;
         rope->yarn_is_rounded = 1;
         if ((r = tdm_refuse_other(g, architecture, "rope.scaling.yarn_ext_factor", 1, err)) ||
-            (r = refuse_magnitude(g, architecture, rope, err)) ||
-            (r = tdm_refuse_other(g, architecture, "rope.scaling.yarn_log_multiplier", 0, err)) ||
+            (r = tdm_key_get_float(g, architecture, "rope.scaling.yarn_log_multiplier", &multiplier, err)) ||
+            (r = tdm_check_float(err, "rope.scaling.yarn_log_multiplier", multiplier, 0, 10)) ||
+            (r = refuse_magnitude(g, architecture, yarn_magnitude(rope, multiplier), err)) ||
             (r = tdm_key_get_float(g, architecture, "rope.scaling.yarn_beta_fast", &rope->yarn_beta_fast, err)) ||
             (r = tdm_key_get_float(g, architecture, "rope.scaling.yarn_beta_slow", &rope->yarn_beta_slow, err)) ||
             (r = tdm_key_get_u32(g, architecture, "rope.scaling.original_context_length", &rope->yarn_n_ctx, err)))
                 return r;
-        rope->magnitude *= yarn_magnitude(rope);
+        rope->magnitude *= yarn_magnitude(rope, multiplier);
         return 0;
 }
 

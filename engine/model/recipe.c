@@ -211,6 +211,9 @@ int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *
                 return bad(err, "no name of an architecture");
         if (recipe->logit_scale != 0 && !(recipe->logit_scale >= 1e-6f && recipe->logit_scale <= 1e6f))
                 return bad(err, "an impossible scale of logits");
+        if (!(recipe->query_growth >= 0 && recipe->query_growth <= 100) ||
+            (recipe->query_growth > 0) != (recipe->query_growth_every > 0) || recipe->query_growth_every > TDM_CTX_MAX)
+                return bad(err, "impossible numbers of queries that grow");
         if (recipe->n_ropes > TDM_MAX_ROPES)
                 return bad(err, "more kinds of RoPE than there may be");
         if ((r = tdm_keys_check_recipe(recipe, hp, err)) || (r = check_residual(recipe, hp, err)) ||
@@ -369,13 +372,13 @@ static uint64_t size_features(const struct tdm_recipe *recipe, const struct tdm_
 
 uint64_t tdm_recipe_features(const struct tdm_recipe *recipe, const struct tdm_hparams *hp)
 {
-        uint64_t features = (recipe->residual != TDM_RESIDUAL_PLAIN ? BIT(STREAMS) : 0) |
-                            (recipe->laurel_rank ? BIT(LAUREL) : 0) |
-                            (recipe->per_layer_width ? BIT(PER_LAYER_INPUT) : 0) |
-                            (recipe->logit_scale != 0 ? BIT(LOGIT_SCALE) : 0) |
-                            (recipe->is_bidirectional ? BIT(BIDIRECTIONAL) :
-                             recipe->pooling          ? BIT(POOLING) :
-                                                        0);
+        uint64_t features =
+                (recipe->residual != TDM_RESIDUAL_PLAIN ? BIT(STREAMS) : 0) | (recipe->laurel_rank ? BIT(LAUREL) : 0) |
+                (recipe->per_layer_width ? BIT(PER_LAYER_INPUT) : 0) |
+                (recipe->logit_scale != 0 ? BIT(LOGIT_SCALE) : 0) | (recipe->query_growth > 0 ? BIT(QUERY_GROWTH) : 0) |
+                (recipe->is_bidirectional ? BIT(BIDIRECTIONAL) :
+                 recipe->pooling          ? BIT(POOLING) :
+                                            0);
 
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_layer_recipe *l = &recipe->layers[i];

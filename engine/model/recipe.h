@@ -12,6 +12,7 @@
  *   h = RMS(x)                                  TDM_NORM_ATTN_BEFORE
  *   q, k, v = Wq h, Wk h, Wv h (+ biases); for each head: RMS(q), RMS(k), RMS(v)     TDM_NORM_Q, _K, _V
  *   q and k are turned by RoPE; scores = query_scale q·k, soft-capped; softmax (+ sink); o = sum of v
+ *   (a query at position p is also multiplied by 1 + query_growth ln(1 + floor(p / query_growth_every)))
  *   x = x + RMS(Wo o)                           TDM_NORM_ATTN_AFTER
  *   f = RMS(x)                                  TDM_NORM_FFN_BEFORE
  *   x = x + RMS(Wdown (act(Wgate f) * Wup f))   TDM_NORM_FFN_AFTER
@@ -187,11 +188,13 @@ enum tdm_pooling {
 struct tdm_recipe {
         char architecture[32]; /* as files call it; ends in a NUL */
         float norm_eps;
-        float embed_scale;   /* rows of the embedding are multiplied by it */
-        float logit_softcap; /* logits become c tanh(l / c); 0: not */
-        float logit_scale;   /* logits are multiplied by it; 0: not. Packed into the gains of the last norm */
-        uint32_t residual;   /* enum tdm_residual */
-        uint32_t n_streams;  /* 1 where it is plain */
+        float embed_scale;           /* rows of the embedding are multiplied by it */
+        float logit_softcap;         /* logits become c tanh(l / c); 0: not */
+        float logit_scale;           /* logits are multiplied by it; 0: not. Packed into the gains of the last norm */
+        float query_growth;          /* of queries with their position, as above; 0: none */
+        uint32_t query_growth_every; /* positions; 0 where queries do not grow */
+        uint32_t residual;           /* enum tdm_residual */
+        uint32_t n_streams;          /* 1 where it is plain */
         uint32_t active_stream;
         uint32_t laurel_rank;      /* of the low-rank branch beside attention; 0: none */
         uint32_t per_layer_width;  /* of a token's own input to each layer; 0: none */
@@ -204,9 +207,9 @@ struct tdm_recipe {
 };
 
 /* Goes up with every change of what a recipe's bytes mean: it is part of TDM_WEIGHTS_ABI. */
-#define TDM_RECIPE_LAYOUT 3u
+#define TDM_RECIPE_LAYOUT 4u
 static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 84 &&
-                      sizeof(struct tdm_recipe) == 84 + 48 * TDM_MAX_ROPES + 84 * TDM_MAX_LAYERS,
+                      sizeof(struct tdm_recipe) == 92 + 48 * TDM_MAX_ROPES + 84 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Numbers that a row carries from block to block: its streams; where there are several, what lies between attention
@@ -275,6 +278,7 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
         X(LAUREL, 1, "a low-rank branch beside attention")                                                             \
         X(PER_LAYER_INPUT, 1, "an input for each layer")                                                               \
         X(OUTPUT_SCALE, 1, "scaled outputs of layers")                                                                 \
+        X(QUERY_GROWTH, 1, "queries that grow with their position")                                                    \
         X(LOGIT_SCALE, 0, "scaled logits")                                                                             \
         X(POOLING, 1, "vectors of texts")                                                                              \
         X(BIDIRECTIONAL, 1, "attention that is not causal")                                                            \

@@ -49,6 +49,11 @@ static void hostile_numbers(void **state)
         REFUSED(r.logit_scale = -1);
         REFUSED(r.logit_scale = NAN);
         REFUSED(r.logit_scale = 1e-9f);
+        REFUSED(r.query_growth = 0.1f); /* every how many positions? */
+        REFUSED(r.query_growth_every = 64);
+        REFUSED((r.query_growth = -0.1f, r.query_growth_every = 64));
+        REFUSED((r.query_growth = NAN, r.query_growth_every = 64));
+        REFUSED((r.query_growth = 0.1f, r.query_growth_every = UINT32_MAX));
         REFUSED(r.n_ropes = 0); /* its layers name two */
         REFUSED(r.n_ropes = 1);
         REFUSED(r.n_ropes = 3); /* the third is empty */
@@ -262,6 +267,7 @@ static void features(void **state)
         ASKS(TDM_FEATURE_LAUREL, r.laurel_rank = 64);
         ASKS(TDM_FEATURE_PER_LAYER_INPUT, (r.per_layer_width = 32, r.layers[1].has_input = 1));
         ASKS(TDM_FEATURE_OUTPUT_SCALE, r.layers[1].has_output_scale = 1);
+        ASKS(TDM_FEATURE_QUERY_GROWTH, (r.query_growth = 0.1f, r.query_growth_every = 64));
         ASKS(TDM_FEATURE_LOGIT_SCALE, r.logit_scale = 0.25f);
         ASKS(TDM_FEATURE_POOLING, r.pooling = TDM_POOLING_LAST);
         ASKS(TDM_FEATURE_SHORT_CONV,

@@ -17,7 +17,8 @@
 /* The same where the products alone do: what lies between them is the host device's code. */
 #define PRODUCT_FEATURES                                                                                               \
         (BLOCK_FEATURES | BIT(NO_NORM_BEFORE) | BIT(NO_QK_NORM) | BIT(QK_NORM_WIDE) | BIT(QK_NORM_LATE) |              \
-         BIT(V_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_PARTIAL) | BIT(ATTENTION_SOFTCAP) | BIT(SINKS))
+         BIT(QUERY_GROWTH) | BIT(V_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_PARTIAL) | BIT(ATTENTION_SOFTCAP) |   \
+         BIT(SINKS))
 
 struct fill {
         const struct tdm_host_model *host;

@@ -1,6 +1,6 @@
-"""Granite, Phi, GLM, OLMo, EXAONE, Hunyuan and Seed against float64: random models (tools/mkgguf_shelf.py), whose
-reference values another program computed, stay within a stated distance of them, on the host device and on Vulkan; and
-what a sequence gets on the host device is the same bits in every company.
+"""Granite, Ministral 3, Phi, GLM, OLMo, EXAONE, Hunyuan and Seed against float64: random models
+(tools/mkgguf_shelf.py), whose reference values another program computed, stay within a stated distance of them, on the
+host device and on Vulkan; and what a sequence gets on the host device is the same bits in every company.
 
 usage: test_shelf.py distance GOLDEN_HOST [--full] | refused GOLDEN_HOST | bits GOLDEN_HOST |
        exact TEST_HOST_EXACT [--full] | vulkan GOLDEN_VULKAN; behind it architectures: only files of these
@@ -31,6 +31,8 @@ MODELS = {
     ("exaone4", "swa", "f32"): 0.005,
     ("olmo2", "dev", "f32"): 0.005, ("olmo2", "dev", "q8_0"): 0.0815, ("olmo2", "dev", "q4_0"): 0.0941,
     ("olmo2", "k", "q4_k"): 0.1000, ("olmo2", "olmo3", "f32"): 0.005,
+    ("mistral3", "dev", "f32"): 0.005, ("mistral3", "dev", "q8_0"): 0.0976, ("mistral3", "dev", "q4_0"): 0.1149,
+    ("mistral3", "yarn", "f32"): 0.005, ("mistral3", "k", "q4_k"): 0.1272,
     ("olmoe", "dev", "f32"): 0.005, ("olmoe", "dev", "q8_0"): 0.0476, ("olmoe", "dev", "q4_0"): 0.0471,
 }
 # What is not computed, or makes no sense, is refused by its name.
@@ -48,6 +50,7 @@ REFUSED = (
     ("olmo2", "olmo3", "olmo2.rope.scaling.yarn_attn_factor=f32:1.5", "yarn_attn_factor is 1.5"),
     ("phi3", "dev", "phi3.rope.scaling.type=str:longrope", "RoPE scaling is \"longrope\""),
     ("olmoe", "dev", "olmoe.expert_gating_func=u32:2", "function 2, a sigmoid"),
+    ("mistral3", "dev", "mistral3.attention.temperature_scale=f32:-0.5", "queries that grow"),
     ("phi3", "long", "phi3.rope.dimension_count=u32:50", "the shape 24"),
 )
 # What some converters write beside the rest: it changes nothing.
@@ -56,14 +59,14 @@ NEUTRAL = (
     ("olmo2", "olmo3", "olmo2.rope.scaling.yarn_attn_factor=f32:1.2079441"),
     ("phi3", "long", "phi3.rope.scaling.type=str:longrope"),
 )
-# A cache of f16 alone costs these 0.007 and 0.034: RoPE's magnitude makes scores large, and 64 layers of random weights
-# make every error larger. So their keys and values are f32, as llama.cpp's were.
-KV_F32 = (("phi3", "long", "f32"), ("exaone4", "swa", "f32"))
+# A cache of f16 alone costs these 0.007, 0.034 and 0.006: RoPE's magnitude makes scores large, and 64 layers of random
+# weights make every error larger. So their keys and values are f32, as llama.cpp's were.
+KV_F32 = (("phi3", "long", "f32"), ("exaone4", "swa", "f32"), ("mistral3", "yarn", "f32"))
 # Without --full: each way of an architecture's own, and one rounded file of each.
 QUICK = tuple(key for key in MODELS if key[2] in ("f32", "q8_0"))
 VULKAN = tuple(key for key in MODELS if key[2] in ("f32", "q8_0"))
 EXACT = (("granite", "dev", "q8_0"), ("phi3", "long", "f32"), ("hunyuan-dense", "dev", "q4_0"),
-         ("exaone4", "dev", "q8_0"), ("olmo2", "k", "q4_k"), ("olmoe", "dev", "q8_0"))
+         ("exaone4", "dev", "q8_0"), ("olmo2", "k", "q4_k"), ("olmoe", "dev", "q8_0"), ("mistral3", "dev", "q8_0"))
 
 
 def kv(key):

@@ -1,6 +1,7 @@
 /* Which kernels compute an operation of a program for a class of rows. This is the only place that knows it: need.c
  * compiles what it says, load/tune.c measures it, and record/ dispatches it. A kernel for matrix units is taken where
  * it is proven. The last one of a list always can be taken, but not of a few flagged rows. */
+#include "common/f16.h"
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
@@ -100,11 +101,14 @@ static unsigned attend_kernels(const struct tdm_vk_model *m, const struct tdm_vk
                                const struct tdm_vk_class *class, struct tdm_vk_kernel *ret)
 {
         const struct tdm_vk_layer *l = tdm_vk_op_layer(m, op);
-        const uint32_t kind = tdm_vk_kind_of(m, op->layer), heads = tdm_vk_heads_of(l);
+        const uint32_t kind = tdm_vk_kind_of(m, op->layer), heads = tdm_vk_heads_of(l),
+                       growth = m->recipe.query_growth > 0 ? tdm_f32_to_bits(m->recipe.query_growth) : 0;
 
         switch (part) {
         case TDM_VK_PART_ROTATE:
-                return one_kernel(ret, TDM_VK_ROTATE, m->kv.type, heads, l->is_late);
+                one_kernel(ret, TDM_VK_ROTATE, m->kv.type, heads | (uint32_t)l->is_late << 8, growth);
+                ret->constants[3] = m->recipe.query_growth_every;
+                return 1;
         case TDM_VK_PART_ATTEND:
                 *ret = tdm_vk_attend_kernel(m, kind, class->many, class->item_heads, l->o.act);
                 return 1;

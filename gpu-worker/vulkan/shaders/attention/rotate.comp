@@ -7,9 +7,13 @@
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint KV_TYPE = TDM_VK_KV_F16;
-layout(constant_id = 1) const uint HEADS = TDM_VK_HEADS_NORMED;
+layout(constant_id = 1) const uint HEADS_LATE = TDM_VK_HEADS_NORMED;
+const uint HEADS = HEADS_LATE & 0xff;
 // 1: the norm's gains come behind the turn, which changes no head's length. Only of heads that are normed.
-layout(constant_id = 2) const uint LATE = 0;
+const uint LATE = HEADS_LATE >> 8;
+// Queries are multiplied by 1 + GROWTH ln(1 + floor(position / EVERY)); the bits of a float, and 0 for none.
+layout(constant_id = 2) const uint GROWTH = 0;
+layout(constant_id = 3) const uint EVERY = 0;
 const bool VALUES_NORMED = HEADS == TDM_VK_HEADS_VALUES || HEADS == TDM_VK_HEADS_V_IS_K;
 const bool NORMED = HEADS == TDM_VK_HEADS_NORMED || VALUES_NORMED;
 layout(push_constant) uniform Push { tdm_vk_rotate_push p; };
@@ -89,8 +93,10 @@ void main()
         uint64_t x = p.qkv + uint64_t(row * width + from) * p.head_dim * 4;
         uint64_t part = 0, log_at = 0, gain = is_query ? p.q_gain : p.k_gain;
         uint n_blocks = (p.head_dim + 31) / 32;
-        precise float sum = 0;
+        precise float sum = 0, query_scale = p.query_scale;
 
+        if (GROWTH != 0)
+                query_scale *= 1 + uintBitsToFloat(GROWTH) * log(float(1 + r.position / max(EVERY, 1)));
         if (!is_query) {
                 uint head_bytes = KV_TYPE == TDM_VK_KV_F32 ? p.head_dim * 4 : KV_TYPE == TDM_VK_KV_F16 ?
                         p.head_dim * 2 : p.head_dim + n_blocks * 2;
@@ -171,7 +177,7 @@ void main()
                         }
 
                         if (is_query) {
-                                precise vec2 scaled = rotated * p.query_scale;
+                                precise vec2 scaled = rotated * query_scale;
 
                                 F32s(x).v[d] = scaled.x;
                                 F32s(x).v[half_dim + d] = scaled.y;
