@@ -56,7 +56,8 @@ struct job {
         uint32_t n_units;   /* of this wave */
         const float *q;     /* [n_rows][n_heads][head_dim] */
         const float *sinks; /* [n_heads]; NULL: none */
-        float *out;         /* the same */
+        float softcap;      /* of scores; 0: none */
+        float *out;         /* [n_rows][n_heads][head_dim] */
 };
 
 static void *attention_alloc(size_t n, size_t size, size_t *total)
@@ -187,6 +188,7 @@ static void attend_queries(const struct job *job, uint32_t item, uint32_t span_i
                 .type = (enum tdm_kv_type)job->kv->type,
                 .head_dim = job->sizes->head_dim,
                 .queries = queries,
+                .softcap = job->softcap,
                 .scratch = job->a->scratch + (size_t)thread * job->a->scratch_stride,
         };
 
@@ -369,7 +371,8 @@ static void attention_run(struct job *job, struct tdm_pool *pool, uint32_t n_row
 
 static struct job make_job(struct tdm_attention *a, const struct tdm_kernels *kernels, const struct tdm_hparams *hp,
                            const struct tdm_kv_geometry *kv, const uint8_t *kv_base, const struct tdm_step *step,
-                           uint32_t layer, uint32_t first_row, const float *q, const float *sinks, float *out)
+                           uint32_t layer, uint32_t first_row, const float *q, const float *sinks, float softcap,
+                           float *out)
 {
         return (struct job){ .a = a,
                              .kernels = kernels,
@@ -384,15 +387,16 @@ static struct job make_job(struct tdm_attention *a, const struct tdm_kernels *ke
                              .first_row = first_row,
                              .q = q,
                              .sinks = sinks,
+                             .softcap = softcap,
                              .out = out };
 }
 
 void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const struct tdm_kernels *kernels,
                        const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
                        const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q,
-                       const float *sinks, float *out)
+                       const float *sinks, float softcap, float *out)
 {
-        struct job job = make_job(a, kernels, hp, kv, kv_base, step, layer, first_row, q, sinks, out);
+        struct job job = make_job(a, kernels, hp, kv, kv_base, step, layer, first_row, q, sinks, softcap, out);
 
         attention_run(&job, pool, n_rows);
 }
@@ -400,9 +404,9 @@ void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const str
 void tdm_attention_run_both(struct tdm_attention *a, struct tdm_pool *pool, const struct tdm_kernels *kernels,
                             const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
                             const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows,
-                            const float *q, const float *sinks, uint32_t reach, float *out)
+                            const float *q, const float *sinks, float softcap, uint32_t reach, float *out)
 {
-        struct job job = make_job(a, kernels, hp, kv, kv_base, step, layer, first_row, q, sinks, out);
+        struct job job = make_job(a, kernels, hp, kv, kv_base, step, layer, first_row, q, sinks, softcap, out);
 
         job.is_both = true;
         job.reach = reach > 0 ? reach : UINT32_MAX;

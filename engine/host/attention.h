@@ -25,17 +25,17 @@ size_t tdm_attention_scratch_bytes(const struct tdm_attention *attention);
 
 /* Rows [first_row, first_row + n_rows) of the step, in one layer.
  * q, out: [n_rows][n_heads][head_dim], the first row of both is first_row. q is scaled and rotated. sinks
- * [n_heads]; NULL: none. */
+ * [n_heads]; NULL: none. softcap of scores; 0: none. */
 void tdm_attention_run(struct tdm_attention *attention, struct tdm_pool *pool, const struct tdm_kernels *kernels,
                        const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
                        const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q,
-                       const float *sinks, float *out);
+                       const float *sinks, float softcap, float *out);
 
 /* The same of attention that is not causal: a row sees those of its sequence at most `reach` from it, on both sides (0:
  * all). All rows of the sequence are in this step, and the keys and values of all are stored. */
 void tdm_attention_run_both(struct tdm_attention *attention, struct tdm_pool *pool, const struct tdm_kernels *kernels,
                             const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
                             const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows,
-                            const float *q, const float *sinks, uint32_t reach, float *out);
+                            const float *q, const float *sinks, float softcap, uint32_t reach, float *out);
 
 #endif

@@ -219,7 +219,8 @@ void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, 
 
         pass_each_row(&pass, (sizes->n_heads + 2 * sizes->n_kv_heads) * sizes->head_dim, rotate_and_store_row);
         tdm_attention_run(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base, step,
-                          layer, first, n, model->heads.q, model->layers[layer].sinks, model->heads.attn);
+                          layer, first, n, model->heads.q, model->layers[layer].sinks,
+                          model->recipe.layers[layer].attention_softcap, model->heads.attn);
 }
 
 /* The keys and values of all rows: where attention is not causal, the first row looks at the last one's. */
@@ -259,8 +260,8 @@ static void attend_both(struct pass *pass)
         pass_each_row(pass, sizes->n_heads * sizes->head_dim, rotate_and_store_row);
         tdm_attention_run_both(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base,
                                pass->step, pass->layer, pass->first_row, pass->n_rows, model->heads.q,
-                               model->layers[pass->layer].sinks, model->recipe.layers[pass->layer].reach,
-                               model->heads.attn);
+                               model->layers[pass->layer].sinks, model->recipe.layers[pass->layer].attention_softcap,
+                               model->recipe.layers[pass->layer].reach, model->heads.attn);
 }
 
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)

@@ -280,6 +280,11 @@ static void attend_merge(const struct tdm_attend_query *into, const struct tdm_a
                 into->o[d] = fmaf(into->o[d], a, span->o[d] * b);
 }
 
+static float capped_score(float s, float cap)
+{
+        return cap * (1.0f - 2.0f / (exp_one(s * (2.0f / cap)) + 1.0f));
+}
+
 static void attend_span(const struct tdm_attend_span *span)
 {
         uint32_t head_dim = span->head_dim;
@@ -294,6 +299,8 @@ static void attend_span(const struct tdm_attend_span *span)
                         float s = score(query->q, span->parts[t / TDM_KV_PAGE_TOKENS], span->type, head_dim,
                                         t % TDM_KV_PAGE_TOKENS);
 
+                        if (span->softcap > 0)
+                                s = capped_score(s, span->softcap);
                         p[t] = s;
                         m = s > m ? s : m;
                 }

@@ -265,6 +265,18 @@ TDM_INLINE void attend_scales(const struct attend_tile *tile)
         }
 }
 
+/* Scores at keys begin … end - 1 and, up to the next multiple of 16, whatever lies behind them. */
+static void cap_scores(float *p, uint32_t begin, uint32_t end, float cap)
+{
+        const struct v16 one = v16_set1(1.0f), two = v16_set1(2.0f), sharpness = v16_set1(2.0f / cap);
+
+        for (uint32_t t = begin; t < end; t += 16) {
+                struct v16 e = v16_exp(v16_mul(v16_load(p + t), sharpness));
+
+                v16_store(p + t, v16_mul(v16_set1(cap), v16_sub(one, v16_div(two, v16_add(e, one)))));
+        }
+}
+
 /* Scores to weights: the maximum, exp, the denominator; and the merge's part that is not the numerator. */
 TDM_INLINE void attend_softmax(struct attend_tile *tile, unsigned n_queries)
 {
@@ -275,6 +287,8 @@ TDM_INLINE void attend_softmax(struct attend_tile *tile, unsigned n_queries)
                 struct v16 max = v16_set1(-INFINITY), sum = v16_zero();
                 float m, l, ab[2], merged;
 
+                if (tile->span->softcap > 0)
+                        cap_scores(p, begin, query->hi, tile->span->softcap);
                 for (uint32_t t = begin; t < query->hi; t += 16)
                         max = v16_max(v16_keep(v16_load(p + t), v16_set1(-INFINITY), t, query->lo, query->hi), max);
                 m = v16_fold_max(max) + 0.0f;

@@ -63,12 +63,12 @@ typedef void (*tdm_matmul_fn)(const struct tdm_matrix *matrix, const struct tdm_
 /* One span of keys of one sequence, for queries that share the kv head: flash attention's inner step.
  *
  * ORDER, for each query: scores s_t = sum over d = 0 … head_dim-1 of fmaf(q[d], k_t[d], ·) from 0 (q8_0: by blocks,
- * with one fmaf for the scale each; its v_t[d] is (float)q * scale; both in kernels-c-ops.c); m = max of s_t over lo ≤
- * t < hi; p_t = exp(s_t - m); l = sum of p_t: 16 partial sums by t % 16 (t absolute), folded as rmsnorm's tree; o[d] =
- * sum over t from lo to hi-1 of fmaf(p_t, v_t[d], ·) from 0. Then merged into the running (M, L, O), spans going left
- * to right: first span: copied; else M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = fmaf(L, a, l * b), O =
- * fmaf(O, a, o * b). Keys outside [lo, hi) are never read for their value (a page may hold garbage there), not
- * multiplied by zero. */
+ * with one fmaf for the scale each; its v_t[d] is (float)q * scale; both in kernels-c-ops.c); with a softcap c, s_t
+ * becomes c (1 - 2 / (exp(s_t (2 / c)) + 1)), which is c tanh(s_t / c); m = max of s_t over lo ≤ t < hi; p_t = exp(s_t
+ * - m); l = sum of p_t: 16 partial sums by t % 16 (t absolute), folded as rmsnorm's tree; o[d] = sum over t from lo to
+ * hi-1 of fmaf(p_t, v_t[d], ·) from 0. Then merged into the running (M, L, O), spans going left to right: first span:
+ * copied; else M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = fmaf(L, a, l * b), O = fmaf(O, a, o * b). Keys
+ * outside [lo, hi) are never read for their value (a page may hold garbage there), not multiplied by zero. */
 #define TDM_ATTENTION_SPAN 256u
 
 struct tdm_attend_query {
@@ -85,6 +85,7 @@ struct tdm_attend_span {
         uint32_t head_dim;
         const struct tdm_attend_query *queries;
         uint32_t n_queries;
+        float softcap;  /* of scores; 0: none */
         float *scratch; /* [TDM_ATTEND_SCRATCH(head_dim)], 64-byte aligned, one per thread */
 };
 /* Weights of up to 8 queries, and the scales of a span of values (in C: one query's weights and sums). */

@@ -61,6 +61,7 @@ struct fixture {
         float *q;     /* [N_ROWS][n_heads][head_dim] */
         size_t out_bytes;
         const float *sinks; /* NULL: none */
+        float softcap;      /* 0: none */
 };
 
 static void fixture_init(struct fixture *f, const struct shape *shape)
@@ -135,7 +136,7 @@ static float *run(const struct fixture *f, const char *cpu, unsigned n_threads, 
         for (uint32_t first = 0, n; first < N_ROWS; first += n) {
                 n = TDM_MIN(max_rows, N_ROWS - first);
                 tdm_attention_run(attention, pool, tdm_kernels_get(cpu), &f->hp, &f->kv, f->kv_base, &f->step, 1, first,
-                                  n, f->q + first * width, f->sinks, out + first * width);
+                                  n, f->q + first * width, f->sinks, f->softcap, out + first * width);
         }
         tdm_attention_destroy(attention);
         tdm_pool_destroy(pool);
@@ -160,7 +161,7 @@ static void check_values(const struct fixture *f, enum tdm_kv_group group, const
 
                                 for (uint32_t d = 0; d < head_dim; d++)
                                         s += (double)q[d] * f->k[at + d];
-                                p = exp(s);
+                                p = exp(f->softcap > 0 ? f->softcap * tanh(s / f->softcap) : s);
                                 l += p;
                                 for (uint32_t d = 0; d < head_dim; d++)
                                         o[d] += p * f->v[at + d];
@@ -172,14 +173,15 @@ static void check_values(const struct fixture *f, enum tdm_kv_group group, const
                 }
 }
 
-static void check_all(bool has_sinks)
+static void check_all(bool has_sinks, float softcap)
 {
         static const char *const names[] = { "c", "avx2", "avx512" };
+        const size_t every = softcap > 0 ? 3 : 1; /* a cap meets each score by itself: a few shapes are enough */
         float sinks[MAX_HEADS];
 
         for (size_t i = 0; i < MAX_HEADS; i++) /* less than all scores, like them, more than all */
                 sinks[i] = ((float)(rnd() % 1001) - 500) / 50;
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(shapes); i++) {
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(shapes); i += every) {
                 struct fixture f;
                 enum tdm_kv_group group = shapes[i].window ? TDM_KV_WINDOW : TDM_KV_FULL;
                 float *want;
@@ -187,6 +189,7 @@ static void check_all(bool has_sinks)
                 fixture_init(&f, &shapes[i]);
                 assert_true(f.hp.n_heads <= MAX_HEADS);
                 f.sinks = has_sinks ? sinks : NULL;
+                f.softcap = softcap;
                 want = run(&f, "c", 1, N_ROWS);
                 check_values(&f, group, want);
                 for (size_t k = 0; k < TDM_ARRAY_SIZE(names); k++)
@@ -204,17 +207,24 @@ static void check_all(bool has_sinks)
 
 static void test_attention(void **unused)
 {
-        check_all(false);
+        check_all(false, 0);
 }
 
 static void test_sinks(void **unused)
 {
-        check_all(true);
+        check_all(true, 0);
+}
+
+/* Less than most scores. */
+static void test_softcap(void **unused)
+{
+        check_all(false, 1.5f);
 }
 
 int main(void)
 {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(test_attention), cmocka_unit_test(test_sinks) };
+        const struct CMUnitTest tests[] = { cmocka_unit_test(test_attention), cmocka_unit_test(test_sinks),
+                                            cmocka_unit_test(test_softcap) };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

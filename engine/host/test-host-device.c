@@ -145,9 +145,6 @@ static void test_recipe_refused(void **unused)
         config.weights = file.weights;
         assert_int_equal(tdm_kv_geometry_init(&config.kv, file.hp, TDM_KV_F16, 4, 4, 0), 0);
         assert_int_equal(tdm_host_device_ops.open(&device, &device_config, &err), 0);
-        recipe->layers[0].attention_softcap = 50;
-        refuse_recipe(device, &config, "soft-capped attention");
-        *recipe = good;
         recipe->ropes[1].style = TDM_ROPE_NEIGHBOURS;
         refuse_recipe(device, &config, "RoPE of neighbouring dimensions");
         *recipe = good;

@@ -451,6 +451,7 @@ static void test_kv_store(void **unused)
 struct case_ {
         uint32_t head_dim, n_spans, n_queries;
         enum tdm_kv_type type;
+        float softcap;
         uint8_t *pages; /* [n_spans * 8] parts */
         float *q;       /* [n_queries][head_dim] */
         uint32_t *first, *end;
@@ -464,6 +465,7 @@ static void case_init(struct case_ *c)
         c->type = (enum tdm_kv_type)(1 + below(3));
         /* of q8_0 every block has the number that its scale is made of: the 8th of 16 */
         c->head_dim = c->type == TDM_KV_Q8_0 ? 16 + 8 * below(15) : 16 + 4 * below(29);
+        c->softcap = below(2) ? 0 : uniform(0.5f, 60);
         c->n_spans = 1 + below(3);
         c->n_queries = 1 + below(19);
         bytes = part_bytes(c->type, c->head_dim);
@@ -519,9 +521,11 @@ static void attend(const struct tdm_kernels *kernels, const struct case_ *c, uin
                 out[i * width] = -INFINITY;
         for (uint32_t s = 0; s < c->n_spans; s++) {
                 struct tdm_attend_query queries[32], into[32];
-                struct tdm_attend_span span = {
-                        .type = c->type, .head_dim = c->head_dim, .queries = queries, .scratch = scratch
-                };
+                struct tdm_attend_span span = { .type = c->type,
+                                                .head_dim = c->head_dim,
+                                                .queries = queries,
+                                                .softcap = c->softcap,
+                                                .scratch = scratch };
 
                 for (uint32_t i = from; i < to; i++) {
                         uint32_t lo = TDM_MAX(c->first[i], s * 256) - s * 256;
@@ -561,8 +565,10 @@ static void check_attention(const struct case_ *c, const float *out)
                         s[t] = 0;
                         for (uint32_t d = 0; d < c->head_dim; d++)
                                 s[t] += (double)c->q[i * c->head_dim + d] * c->k[t * c->head_dim + d];
-                        m = fmax(m, s[t]);
                         size = fmax(size, fabs(s[t]));
+                        if (c->softcap > 0)
+                                s[t] = c->softcap * tanh(s[t] / c->softcap);
+                        m = fmax(m, s[t]);
                 }
                 for (uint32_t t = c->first[i]; t < c->end[i]; t++) {
                         double p = exp(s[t] - m);

@@ -151,6 +151,7 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
 
 /* A file of this folder defines each as tdm_architecture_<name>. */
 #define TDM_ARCHITECTURES(X)                                                                                           \
+        X(gemma2)                                                                                                      \
         X(gemma3)                                                                                                      \
         X(gemma3n)                                                                                                     \
         X(gemma4)                                                                                                      \

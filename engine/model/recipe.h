@@ -264,7 +264,7 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
         X(ROPE_MAGNITUDE, 1, "RoPE with a magnitude")                                                                  \
         /* two of the full layers, or two of the sliding ones, turn differently */                                     \
         X(ROPE_BY_LAYER, 1, "RoPE that differs between layers of one kind")                                            \
-        X(ATTENTION_SOFTCAP, 0, "soft-capped attention")                                                               \
+        X(ATTENTION_SOFTCAP, 1, "soft-capped attention")                                                               \
         X(SINKS, 1, "attention sinks")                                                                                 \
         X(V_IS_K, 1, "values that are the keys")                                                                       \
         X(SHARED_KV, 1, "layers that share keys and values")                                                           \

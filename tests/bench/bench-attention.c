@@ -98,7 +98,7 @@ static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, cons
         for (int round = 0; round < 2 || tdm_now_ns() < end_ns; round++) {
                 uint64_t begin_ns = tdm_now_ns(), begin_cpu_ns = cpu_ns();
 
-                tdm_attention_run(attention, pool, kernels, &hp, &kv, base, &step, layer, 0, n_rows, q, NULL, out);
+                tdm_attention_run(attention, pool, kernels, &hp, &kv, base, &step, layer, 0, n_rows, q, NULL, 0, out);
                 best_cpu_ns = TDM_MIN(best_cpu_ns, cpu_ns() - begin_cpu_ns);
                 best_ns = TDM_MIN(best_ns, tdm_now_ns() - begin_ns);
                 layer = (layer + 1) % hp.n_layers;

@@ -577,6 +577,7 @@ def make_model(size="tiny", type="q8_0", keep=True, **options):
             part = path + ".part"
             arch = options.get("arch", "")
             tool = "mkgguf_gemma.py" if arch.startswith("gemma") else "mkgguf_shelf.py" if arch else "mkgguf.py"
+            tool = "mkgguf_shelf.py" if arch == "gemma2" else tool
             tool = "mkgguf_embedding.py" if arch == "gemma-embedding" else tool
             tool = "mkgguf_archs.py" if arch in MKGGUF_ARCHS else tool
             tool = "mkgguf_hybrids.py" if arch == "lfm2" else tool

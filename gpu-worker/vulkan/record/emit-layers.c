@@ -71,7 +71,8 @@ void emit_attend(struct emitter *e, const struct tdm_vk_op *op)
                 .table_entries = m->limits.table_entries,
                 .window = kind->window,
                 .query_scale = l->query_scale,
-                .score_scale = m->attention.is_f16 ? 1 / l->query_scale : 0,
+                /* attend.comp calls it p_softcap */
+                .score_scale = m->attention.is_f16 ? 1 / l->query_scale : m->recipe.layers[layer].attention_softcap,
         };
         struct tdm_vk_attend_rotating_push rotating_push = tdm_vk_attend_rotating(
                 &push, m->attention.rotations.address + layer * sizeof(struct tdm_vk_rotation), e->log, layer + 1);

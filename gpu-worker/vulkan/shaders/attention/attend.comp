@@ -18,6 +18,8 @@ layout(constant_id = 2) const uint ROWS_AND_SIDES = 1;
 layout(constant_id = 3) const uint FORM = TDM_VK_ATTEND_FORM(1); // without MERGES partial results are left
 layout(buffer_reference, std430, buffer_reference_align = 2) COHERENT buffer Stored16s { uint16_t v[]; };
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
+// Scores s become c tanh(s / c); 0: not. Where it lies kernels for f16 units have what they alone want.
+#define p_softcap p.score_scale
 #include "gpu-worker/vulkan/shaders/attention/merge.glsl"
 
 const uint ROWS = TDM_VK_ATTEND_ROWS(ROWS_AND_SIDES);
@@ -160,6 +162,14 @@ float element(const tdm_eight e, const uint i)
         return x;
 }
 
+// As the host device makes it.
+float capped(float score)
+{
+        precise float sharper = score * (2.0 / p_softcap);
+        precise float capped_score = p_softcap * (1.0 - 2.0 / (tdm_exp(sharper) + 1.0));
+        return capped_score;
+}
+
 // Behind the last key that a row of the item sees. On both sides it sees window - 1 keys, or all that there are.
 uint seen_end(uint position, uint end)
 {
@@ -258,6 +268,8 @@ void main()
                 precise float score = s_part[thread]; \
                 [[unroll]] for (uint i = 1; i < 8; i++) \
                         score += s_part[i * TDM_VK_SPAN + thread]; \
+                if (p_softcap != 0) \
+                        score = capped(score); \
                 s_prob[q * TDM_VK_SPAN + thread] = key < seen_end(position, item.end) && \
                         key >= tdm_first_seen(position, p.window) ? score : -3.0e38; \
                 barrier(); \
