@@ -60,7 +60,8 @@ def distance(program, full):
     return FAMILY.distance(program, {key: tables() if full or key in BY_ALL else tables()[-1:] for key in MODELS})
 
 
-main({"distance": distance, "bits": lambda program, full: FAMILY.bits(program),
-      "exact": lambda program, full: FAMILY.exact(program, EXACT, full),
-      "vulkan": lambda program, full: FAMILY.vulkan(program, [(key, precision) for key in VULKAN
-                                                              for precision in ("default", "f32")])})
+if __name__ == "__main__":
+    main({"distance": distance, "bits": lambda program, full: FAMILY.bits(program),
+          "exact": lambda program, full: FAMILY.exact(program, EXACT, full),
+          "vulkan": lambda program, full: FAMILY.vulkan(program, [(key, precision) for key in VULKAN
+                                                                  for precision in ("default", "f32")])})

@@ -107,4 +107,5 @@ def vulkan(program, _full):
     return failed
 
 
-main({"distance": distance, "bits": bits, "exact": exact, "vulkan": vulkan})
+if __name__ == "__main__":
+    main({"distance": distance, "bits": bits, "exact": exact, "vulkan": vulkan})

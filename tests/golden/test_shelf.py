@@ -103,7 +103,8 @@ def refused(program, _full):
     return failed
 
 
-main({"distance": distance, "refused": refused, "bits": lambda program, full: FAMILY.bits(program),
-      "exact": lambda program, full: FAMILY.exact(program, EXACT, full),
-      "vulkan": lambda program, full: FAMILY.vulkan(program, [(key, "f32" if key[2] == "f32" else "default")
-                                                              for key in VULKAN])})
+if __name__ == "__main__":
+    main({"distance": distance, "refused": refused, "bits": lambda program, full: FAMILY.bits(program),
+          "exact": lambda program, full: FAMILY.exact(program, EXACT, full),
+          "vulkan": lambda program, full: FAMILY.vulkan(program, [(key, "f32" if key[2] == "f32" else "default")
+                                                                  for key in VULKAN])})
