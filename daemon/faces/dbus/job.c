@@ -313,6 +313,17 @@ static void put_parts(struct bus_job *job, const struct tdm_job_token *t)
         }
 }
 
+/* The client keeps it, in case that another daemon has to go on. */
+static void add_numerics(struct bus_job *job, struct line *l)
+{
+        const char *id = job->job->stats.numerics_id;
+
+        if (strcmp(job->told_numerics, id) == 0)
+                return;
+        snprintf(job->told_numerics, sizeof(job->told_numerics), "%s", id);
+        add_json(l, "numerics_id", id, strlen(id));
+}
+
 static void on_bus_job_token(struct tdm_job *j, uint32_t index, const struct tdm_job_token *t, void *userdata)
 {
         struct bus_job *job = userdata;
@@ -337,6 +348,7 @@ static void on_bus_job_token(struct tdm_job *j, uint32_t index, const struct tdm
                         add(&l, "%s[%u,%.6g]", i == 0 ? ",\"top\":[" : ",", t->top[i].id, (double)t->top[i].logprob);
                 if (t->n_top > 0)
                         add(&l, "]");
+                add_numerics(job, &l);
                 add_json(&l, "text", clean, size);
                 put_event(job, &l);
                 put_parts(job, t);

@@ -119,7 +119,8 @@ struct bus_job {
         bool lingers;
         enum bus_output output;
         struct bus_stream stream;
-        uint64_t sequence; /* of events */
+        uint64_t sequence;       /* of events */
+        char told_numerics[192]; /* with the last token event that named it */
 
         char *text; /* well-formed UTF-8 without NUL */
         size_t text_size, text_capacity;
