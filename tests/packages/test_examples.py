@@ -9,6 +9,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
+from lives import PATIENT, end, kill  # noqa: E402
 from tandem_bus import Bus  # noqa: E402
 from http_test import Gateway  # noqa: E402
 
@@ -126,6 +127,32 @@ def python_over_the_bus():
         equal(r.returncode, 0, "stream.py: " + r.stderr)
         check(len(r.stdout) > 100 and re.search(r"\n\[(length|stop)\]\n$", r.stdout), "a story and its result",
               r.stdout)
+
+
+@test
+def python_goes_on():
+    """The daemon is killed, and ends, in the midst of a text. The next one reads what came, and the text is that of an
+    undisturbed run."""
+    with Bus() as bus, bus.daemon() as d:
+        if subprocess.run(["/usr/bin/python3", "-c", "import gi"], stderr=subprocess.PIPE).returncode != 0:
+            raise Skip("no python3-gi here")
+        env = dict(d.environment(), DBUS_SESSION_BUS_ADDRESS=bus.address, TANDEM_REATTACH=PATIENT)
+        command = ["/usr/bin/python3", os.path.join(EXAMPLES, "stream.py"), "--tokens", "1000", "Two", "kings"]
+        wait_for(lambda: "serving on bus" in d.log(), "tandemd on the bus", 20)
+        want = subprocess.run(command, env=env, stdout=subprocess.PIPE, timeout=120 * SLOW).stdout
+        check(len(want) > 500, "a text", want)
+        for goes in (kill, end):
+            for _ in range(5):
+                with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as reader:
+                    head = reader.stdout.read(100)
+                    goes(d)
+                    d.start()
+                    d.expect_exit = 0
+                    equal(head + reader.stdout.read(), want, "the text")
+                drawn = d.status().get("tokens_generated", 0)
+                if drawn > 0:
+                    break
+            check(0 < drawn < 1000, "the next daemon draws the rest", drawn)
 
 
 @test
