@@ -22,6 +22,7 @@ struct entry {
         uint32_t numerics;
         uint64_t identity;
         uint64_t stamp; /* of this use of the entry */
+        uint64_t window_stamp; /* of the window page's */
         uint32_t tokens[TDM_KV_PAGE_TOKENS];
 };
 
@@ -44,6 +45,11 @@ struct tdm_prefix {
         } numerics[MAX_NUMERICS];
         unsigned n_numerics;
         uint32_t last_numerics;
+        struct {
+                uint32_t page;
+                uint64_t stamp;
+        } *fresh; /* [max_entries], a ring of n_fresh from first_fresh on; NULL: new entries are not noted */
+        uint32_t first_fresh, n_fresh;
 };
 
 static void reclaim(enum tdm_kv_group group, uint32_t coldest, void *userdata);
@@ -92,6 +98,7 @@ void tdm_prefix_destroy(struct tdm_prefix *p)
         free(p->buckets);
         free(p->window_owner);
         free(p->state_owner);
+        free(p->fresh);
         free(p);
 }
 
@@ -135,6 +142,7 @@ static void keep_window(struct tdm_prefix *p, uint32_t entry, uint32_t page)
         if (page == NONE || p->entries[entry].window_page != NONE || p->window_owner[page])
                 return;
         p->entries[entry].window_page = page;
+        p->entries[entry].window_stamp = ++p->last_stamp;
         p->window_owner[page] = 1 + entry;
         tdm_pages_keep(p->pages, TDM_KV_WINDOW, page);
 }
@@ -325,10 +333,23 @@ static bool numerics_are_known(const struct tdm_prefix *p, uint32_t numerics)
         return false;
 }
 
+/* The newest entries are noted: the oldest gives way where there are too many. */
+static void note_fresh(struct tdm_prefix *p, uint32_t at)
+{
+        uint32_t slot;
+
+        if (!p->fresh)
+                return;
+        if (p->n_fresh == p->max_entries)
+                tdm_prefix_drop_new(p);
+        slot = (p->first_fresh + p->n_fresh++) % p->max_entries;
+        p->fresh[slot].page = at;
+        p->fresh[slot].stamp = p->entries[at].stamp;
+}
+
 /* ---- sequences ---- */
 
-/* The first page of the window group that the row after n_pages full pages can see. */
-static uint32_t first_visible(const struct tdm_prefix *p, uint32_t n_pages)
+uint32_t tdm_prefix_first_visible(const struct tdm_prefix *p, uint32_t n_pages)
 {
         return tdm_window_first(&p->hp, TDM_KV_WINDOW, n_pages * TDM_KV_PAGE_TOKENS) / TDM_KV_PAGE_TOKENS;
 }
@@ -345,7 +366,7 @@ uint32_t tdm_prefix_take(struct tdm_prefix *p, uint64_t identity, uint32_t numer
                         break;
                 tables->pages[TDM_KV_FULL][n_known++] = at;
                 n_window = p->entries[at].window_page == NONE ? 0 : n_window + 1;
-                if ((!p->has_window || n_window >= n_known - first_visible(p, n_known)) &&
+                if ((!p->has_window || n_window >= n_known - tdm_prefix_first_visible(p, n_known)) &&
                     (!p->has_state || p->entries[at].state_page != NONE)) {
                         best = n_known;
                         cursor->entry = at;
@@ -362,7 +383,7 @@ uint32_t tdm_prefix_take(struct tdm_prefix *p, uint64_t identity, uint32_t numer
         if (p->has_state)
                 tdm_pages_share(p->pages, TDM_KV_STATE, tables->state_page);
         tables->first_page[TDM_KV_FULL] = 0;
-        tables->first_page[TDM_KV_WINDOW] = first_visible(p, best);
+        tables->first_page[TDM_KV_WINDOW] = tdm_prefix_first_visible(p, best);
         for (uint32_t i = 0; i < best; i++) {
                 uint32_t at = tables->pages[TDM_KV_FULL][i];
 
@@ -396,6 +417,7 @@ void tdm_prefix_add(struct tdm_prefix *p, uint64_t identity, uint32_t numerics, 
                         at = tables->pages[TDM_KV_FULL][i];
                         assert(!p->entries[at].used);
                         insert(p, at, parent, identity, numerics, ids + i * TDM_KV_PAGE_TOKENS);
+                        note_fresh(p, at);
                 }
                 if (p->has_window && i >= tables->first_page[TDM_KV_WINDOW])
                         keep_window(p, at, tables->pages[TDM_KV_WINDOW][i]);
@@ -411,4 +433,108 @@ void tdm_prefix_add(struct tdm_prefix *p, uint64_t identity, uint32_t numerics, 
 uint32_t tdm_prefix_n_entries(const struct tdm_prefix *p)
 {
         return p->n_entries;
+}
+
+/* ---- pages on disk ---- */
+
+int tdm_prefix_note_new(struct tdm_prefix *p)
+{
+        if (!p->fresh)
+                p->fresh = calloc(p->max_entries, sizeof(*p->fresh));
+        return p->fresh ? 0 : -ENOMEM;
+}
+
+void tdm_prefix_drop_new(struct tdm_prefix *p)
+{
+        if (p->n_fresh == 0)
+                return;
+        p->first_fresh = (p->first_fresh + 1) % p->max_entries;
+        p->n_fresh--;
+}
+
+bool tdm_prefix_first_new(struct tdm_prefix *p, struct tdm_prefix_item *ret)
+{
+        for (; p->n_fresh > 0; tdm_prefix_drop_new(p)) {
+                uint32_t at = p->fresh[p->first_fresh].page, n = 1;
+                const struct entry *e = &p->entries[at];
+
+                if (!e->used || e->stamp != p->fresh[p->first_fresh].stamp)
+                        continue;
+                for (uint32_t up = e->parent; up != NONE; up = p->entries[up].parent)
+                        n++;
+                *ret = (struct tdm_prefix_item){ .page = at,
+                                                 .parent = e->parent,
+                                                 .window_page = e->window_page,
+                                                 .n_pages = n,
+                                                 .numerics = e->numerics,
+                                                 .identity = e->identity,
+                                                 .stamp = e->stamp,
+                                                 .window_stamp = e->window_stamp };
+                return true;
+        }
+        return false;
+}
+
+void tdm_prefix_ids(const struct tdm_prefix *p, const struct tdm_prefix_item *item, uint32_t *ret)
+{
+        uint32_t n = item->n_pages;
+
+        for (uint32_t at = item->page; n > 0; at = p->entries[at].parent)
+                memcpy(ret + --n * TDM_KV_PAGE_TOKENS, p->entries[at].tokens, sizeof(p->entries[at].tokens));
+}
+
+bool tdm_prefix_is_there(const struct tdm_prefix *p, const struct tdm_prefix_item *item)
+{
+        const struct entry *e = &p->entries[item->page];
+
+        return e->used && e->stamp == item->stamp &&
+               (item->window_page == NONE ||
+                (e->window_page == item->window_page && e->window_stamp == item->window_stamp));
+}
+
+const void *tdm_prefix_numerics_key(const struct tdm_prefix *p, uint32_t numerics, size_t *ret_size)
+{
+        for (unsigned i = 0; i < p->n_numerics; i++)
+                if (p->numerics[i].number == numerics) {
+                        *ret_size = p->numerics[i].size;
+                        return p->numerics[i].key;
+                }
+        return NULL;
+}
+
+uint32_t tdm_prefix_known(const struct tdm_prefix *p, uint64_t identity, uint32_t numerics, const uint32_t *ids,
+                          uint32_t n_max)
+{
+        uint32_t parent = NONE, n = 0;
+
+        while ((n + 1) * TDM_KV_PAGE_TOKENS <= n_max) {
+                parent = prefix_page_find(p, parent, identity, numerics, ids + n * TDM_KV_PAGE_TOKENS);
+                if (parent == NONE)
+                        break;
+                n++;
+        }
+        return n;
+}
+
+void tdm_prefix_put(struct tdm_prefix *p, uint64_t identity, uint32_t numerics, const uint32_t *ids, uint32_t first,
+                    uint32_t n, const uint32_t *pages, const uint32_t *window_pages)
+{
+        uint32_t parent = NONE;
+
+        if (!numerics_are_known(p, numerics))
+                return;
+        for (uint32_t i = 0; i < first + n; i++) {
+                uint32_t at = prefix_page_find(p, parent, identity, numerics, ids + i * TDM_KV_PAGE_TOKENS);
+
+                if (at == NONE && i < first)
+                        return; /* it has left meanwhile */
+                if (at == NONE) {
+                        at = pages[i - first];
+                        assert(!p->entries[at].used);
+                        insert(p, at, parent, identity, numerics, ids + i * TDM_KV_PAGE_TOKENS);
+                }
+                if (p->has_window && i >= first)
+                        keep_window(p, at, window_pages[i - first]);
+                parent = at;
+        }
 }

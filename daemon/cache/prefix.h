@@ -66,4 +66,37 @@ void tdm_prefix_add(struct tdm_prefix *prefix, uint64_t identity, uint32_t numer
 
 uint32_t tdm_prefix_n_entries(const struct tdm_prefix *prefix);
 
+/* ---- for pages on disk (daemon/cache/page-store.h) ---- */
+
+/* An entry that was new, as it was. */
+struct tdm_prefix_item {
+        uint32_t page, parent; /* TDM_KV_NO_PAGE: it has none */
+        uint32_t window_page;  /* the same */
+        uint32_t n_pages;      /* from the beginning of the text, itself included */
+        uint32_t numerics;
+        uint64_t identity, stamp, window_stamp;
+};
+
+/* New entries are noted from now on, as many as there are pages; -ENOMEM. Those that tdm_prefix_put() makes are not. */
+int tdm_prefix_note_new(struct tdm_prefix *prefix);
+/* The oldest of them that is still there. False: there is none. */
+bool tdm_prefix_first_new(struct tdm_prefix *prefix, struct tdm_prefix_item *ret);
+void tdm_prefix_drop_new(struct tdm_prefix *prefix); /* that one is not noted any more */
+/* The tokens from the beginning to the entry's end: [n_pages * TDM_KV_PAGE_TOKENS]. */
+void tdm_prefix_ids(const struct tdm_prefix *prefix, const struct tdm_prefix_item *item, uint32_t *ret);
+/* Its pages have held the same all the time. */
+bool tdm_prefix_is_there(const struct tdm_prefix *prefix, const struct tdm_prefix_item *item);
+/* What tdm_prefix_numerics() was given. NULL: it is forgotten. */
+const void *tdm_prefix_numerics_key(const struct tdm_prefix *prefix, uint32_t numerics, size_t *ret_size);
+
+/* How many full pages of the first n_max ids have entries. */
+uint32_t tdm_prefix_known(const struct tdm_prefix *prefix, uint64_t identity, uint32_t numerics, const uint32_t *ids,
+                          uint32_t n_max);
+/* The first page of the window group that the row after n_pages full pages can see. */
+uint32_t tdm_prefix_first_visible(const struct tdm_prefix *prefix, uint32_t n_pages);
+/* Enters pages [first, first + n) of ids, if those before them have entries. The caller has the pages, and gives them
+ * back. window_pages [n]: TDM_KV_NO_PAGE where there is none. */
+void tdm_prefix_put(struct tdm_prefix *prefix, uint64_t identity, uint32_t numerics, const uint32_t *ids,
+                    uint32_t first, uint32_t n, const uint32_t *pages, const uint32_t *window_pages);
+
 #endif

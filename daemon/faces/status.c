@@ -270,7 +270,8 @@ static void hide_others(const struct tdm_status_source *source, struct tdm_sched
 {
         uint64_t *const sums[] = { &s->n_done,      &s->n_failed,      &s->n_cancelled,  &s->tokens_generated,
                                    &s->steps_done,  &s->prompt_tokens, &s->prefill_rows, &s->decode_rows,
-                                   &s->prefix_hits, &s->cached_tokens, &s->evictions,    &s->reread_tokens };
+                                   &s->prefix_hits, &s->cached_tokens, &s->evictions,    &s->reread_tokens,
+                                   &s->disk_tokens, &s->disk_refused };
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(sums); i++)
                 *sums[i] = coarse(*sums[i]);
@@ -312,6 +313,8 @@ void tdm_status_of_daemon(const struct tdm_status_source *source, struct tdm_dae
                 .decode_tokens = stats.decode_rows,
                 .prefix_hits = stats.prefix_hits,
                 .cached_tokens = stats.cached_tokens,
+                .disk_tokens = stats.disk_tokens,
+                .disk_refused = stats.disk_refused,
                 .evictions = stats.evictions,
                 .reread_tokens = stats.reread_tokens,
         };

@@ -36,6 +36,8 @@ int tdm_lane_new(struct tdm_scheduler *s, struct tdm_model *model)
                 lane->flights[i].seqs = calloc(s->config.max_sequences, sizeof(*lane->flights[i].seqs));
                 ok = ok && lane->flights[i].seqs;
         }
+        if (ok && s->config.page_store && model->prefix)
+                ok = tdm_prefix_note_new(model->prefix) == 0;
         if (!ok) {
                 tdm_lane_free(s, lane);
                 return -ENOMEM;

@@ -101,22 +101,26 @@ static struct tdm_prefix_tables tables_of(struct lane *lane, const struct sequen
         return t;
 }
 
-void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct sequence *q, const struct bits *b)
+bool tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct sequence *q, const struct bits *b)
 {
         struct tdm_prefix_tables tables;
         uint32_t n;
 
         if (q->looked_up || q->n_issued > 0 || q->in_flight > 0)
-                return;
-        q->looked_up = true;
-        if (!lane->model->prefix || b->number == 0)
-                return;
-        tables = tables_of(lane, q);
+                return true;
+        if (!lane->model->prefix || b->number == 0) {
+                q->looked_up = true;
+                return true;
+        }
         /* The last row is always computed, because the job needs its logits. Of scores every row is needed, once. */
         n = q->job->kind == TDM_JOB_SCORE ? q->n_told : q->job->n_ids - 1;
+        if (tdm_scheduler_recall(s, lane, q, b, n))
+                return false;
+        q->looked_up = true;
+        tables = tables_of(lane, q);
         n = tdm_prefix_take(lane->model->prefix, q->job->identity, b->number, q->job->ids, n, &tables, &q->cursor);
         if (n == 0)
-                return;
+                return true;
         for (int g = 0; g < TDM_KV_GROUPS; g++) {
                 if (lane->model->geometry.n_layers[g] == 0)
                         continue;
@@ -135,6 +139,7 @@ void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct se
         if (q->n_read == 0)
                 tdm_job_note_cached(q->job, n);
         q->n_read = TDM_MAX(q->n_read, n);
+        return true;
 }
 
 void tdm_scheduler_enter(struct lane *lane, struct sequence *q)

@@ -12,6 +12,8 @@
  *   companion.c    sequences of draft models, which guess
  *   masks.c        grammars of jobs
  *   prefix.c       beginnings of prompts that the cache knows
+ *   recall.c       those that the disk knows
+ *   keep.c         writes them there
  *   probe.c        what placements cost now, and which one a new job takes
  *   device-time.c  what users are charged, how long steps may be
  *   state.c        states of sequences that layers without keys keep
@@ -76,13 +78,15 @@ struct flight {
         struct flight_seq *seqs; /* [max_sequences] */
 };
 
+#define TDM_BITS_TEXT 192u
+
 /* Rows have the same bits only if all of this is the same. Steps run by a plan. */
 struct bits {
         uint32_t epoch;  /* 0: nothing known */
         uint32_t number; /* in the prefix cache; 0: not to be shared */
         bool is_named;   /* all devices have said what they compute with */
         uint8_t plan[TDM_MAX_BLOCKS + 1];
-        char text[192];
+        char text[TDM_BITS_TEXT];
 };
 
 /* When a lane's classes of steps last had a turn: stamps of the scheduler. */
@@ -121,6 +125,13 @@ struct lane_guesses {
         uint32_t n_steps;
 };
 
+/* Its pages on disk (recall.c, keep.c). */
+struct lane_store {
+        bool digest_known;
+        struct tdm_page_key digest; /* of the model */
+        uint64_t slow_until_ns;     /* nothing is read before: computing was faster; 0: it may */
+};
+
 /* The scheduler's state of one model that is ready. */
 struct lane {
         struct tdm_list node;
@@ -138,6 +149,7 @@ struct lane {
         struct lane_lengths lengths;
         struct lane_probe probe;
         struct lane_guesses guesses;
+        struct lane_store store;
         bool dead; /* the model failed or left: no more steps */
 };
 
@@ -199,6 +211,12 @@ struct tdm_scheduler {
         struct tdm_background *background; /* tokenizes long prompts */
         struct tdm_grammar_cache grammars;
         struct tdm_speculate *speculate;
+
+        struct tdm_background *readers, *writer; /* of pages on disk; NULL: there are none */
+        bool ending;                             /* they start nothing any more */
+        bool keeping;                            /* pages are on their way to disk */
+        int keep_error;                          /* of the last ones; 0: they were written */
+        uint64_t keep_after_ns;                  /* no others before */
 
         struct tdm_result *results; /* [TDM_MAX_STEP_LOGITS]: the checked copy of the last step's */
         struct emit *emits;         /* [max_sequences + TDM_MAX_STEP_LOGITS] */
@@ -384,9 +402,21 @@ void tdm_scheduler_note_bits(struct sequence *q, const struct bits *b);
 /* Whether the sequence may have rows with these bits. False: other arithmetic drew what it goes on from, and its job
  * has ended. */
 bool tdm_scheduler_may_go_on(struct sequence *q, const struct bits *b);
-/* The sequence is about to get rows with these bits. Rows that the prefix cache knows become its own. */
-void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct sequence *q, const struct bits *b);
+/* The sequence is about to get rows with these bits. Rows that the prefix cache knows become its own. False: it has to
+ * wait for pages on disk. */
+bool tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct sequence *q, const struct bits *b);
 void tdm_scheduler_enter(struct lane *lane, struct sequence *q); /* its pages that are full now */
+
+/* recall.c */
+/* Whether a user's pages with these bits are kept on disk. */
+bool tdm_scheduler_keeps(uint64_t identity, const char *numerics);
+/* Pages of the sequence's first n_max tokens that the prefix cache lacks may come from disk. True: they are looked for,
+ * and it has to wait. */
+bool tdm_scheduler_recall(struct tdm_scheduler *s, struct lane *lane, struct sequence *q, const struct bits *b,
+                          uint32_t n_max);
+
+/* keep.c */
+void tdm_scheduler_keep(struct tdm_scheduler *s); /* pages that are new are written to disk */
 
 /* room.c */
 /* The pages that a job is promised when it is admitted. */

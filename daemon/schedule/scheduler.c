@@ -14,6 +14,8 @@
 /* When a job waits for memory, MAX_BYPASSED smaller jobs may pass it; then the queue stops. So free pages
  * are used meanwhile, and a large job waits for a bounded number of small ones. */
 #define MAX_BYPASSED 16u
+/* Threads that read pages from disk. */
+#define READERS 2u
 
 static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdata);
 
@@ -68,6 +70,10 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
                 r = tdm_loop_add_timer(loop, on_probe, s, &s->probes);
         if (r == 0)
                 r = tdm_background_new_pool(&s->background, loop, TDM_JOB_POOL_THREADS);
+        if (r == 0 && config->page_store)
+                r = tdm_background_new_pool(&s->readers, loop, READERS);
+        if (r == 0 && config->page_store)
+                r = tdm_background_new(&s->writer, loop);
         if (r == 0)
                 r = tdm_speculate_new(&s->speculate, &config->speculate);
         if (r < 0)
@@ -107,7 +113,10 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
 
         if (!s)
                 return;
+        s->ending = true;
         tdm_background_destroyp(&s->background); /* drops its references to jobs and models */
+        tdm_background_destroyp(&s->readers);
+        tdm_background_destroyp(&s->writer);
         tdm_companion_free_all(s);
         tdm_list_for_each(q, &s->sequences, struct sequence, node)
                 forget(s, q);
@@ -617,6 +626,7 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
         tdm_list_for_each(lane, &s->lanes, struct lane, node)
                 tdm_scheduler_sweep_lane(s, lane);
         tell(s);
+        tdm_scheduler_keep(s);
 }
 
 /* ---- looking ---- */
@@ -643,6 +653,8 @@ void tdm_scheduler_stats(const struct tdm_scheduler *s, struct tdm_scheduler_sta
 
         *ret = s->stats;
         ret->n_in_flight = s->n_in_flight;
+        if (s->config.page_store)
+                ret->disk_refused = tdm_page_store_n_refused(s->config.page_store);
         tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 if (q->table != UINT32_MAX)
                         ret->n_running++;

@@ -11,6 +11,7 @@
 #ifndef TDM_DAEMON_SCHEDULE_SCHEDULER_H
 #define TDM_DAEMON_SCHEDULE_SCHEDULER_H
 
+#include "daemon/cache/page-store.h"
 #include "daemon/fleet/fleet.h"
 #include "daemon/jobs/job.h"
 #include "daemon/models/models.h"
@@ -39,6 +40,7 @@ struct tdm_scheduler_config {
         /* Opens a draft model by its name; NULL: tdm_models_open(). */
         int (*open_draft)(void *userdata, const char *name, struct tdm_model **ret, struct tdm_error *err);
         void *open_data;
+        struct tdm_page_store *page_store; /* where beginnings of prompts are kept on disk; NULL: nowhere; borrowed */
 };
 
 struct tdm_scheduler_stats {
@@ -47,6 +49,7 @@ struct tdm_scheduler_stats {
         uint64_t tokens_generated, prompt_tokens, steps_done;
         uint64_t prefill_rows, decode_rows;  /* of finished steps; rows read again count again, wrong guesses not */
         uint64_t prefix_hits, cached_tokens; /* sequences that found a known beginning, and its tokens */
+        uint64_t disk_tokens, disk_refused; /* from disk into the prefix cache; damaged pages there */
         uint64_t evictions, reread_tokens;
         uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */
         uint64_t masks, slow_masks; /* made for rows, and of those on a thread */

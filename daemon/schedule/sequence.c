@@ -51,7 +51,8 @@ void tdm_sequence_reset(struct sequence *q)
         q->numerics = 0;
         q->cursor = (struct tdm_prefix_cursor){ 0 };
         tdm_sequence_reset_state(q);
-        q->looked_up = q->leaving = false;
+        q->looked_up = q->leaving = q->recall.done = false;
+        q->recall.n = 0;
         q->in_flight = 0;
         q->home = 0;
         q->draft.waits = false;

@@ -54,6 +54,11 @@ struct sequence {
         struct tdm_prefix_cursor cursor;
         struct sequence_state state;
         bool looked_up;     /* it has what the prefix cache had for it */
+        struct {
+                bool runs;  /* pages for it are looked for on disk, or read; it counts as in flight */
+                bool done;  /* the disk has no others */
+                uint32_t n; /* how often that was begun */
+        } recall;
         bool leaving;       /* its pages are wanted: no more rows, and out as soon as it is not in flight */
         uint32_t in_flight; /* steps it is in: two when one follows the other on the other worker */
         uint8_t home;       /* 1 + the worker of its last step; 0: none, or both */

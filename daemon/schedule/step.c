@@ -34,7 +34,8 @@ static bool has_work(const struct sequence *q)
 {
         if (q->is_draft)
                 return tdm_companion_has_work(q);
-        if (q->job->paused || q->job->finished || q->leaving || q->job->text.masking || q->draft.waits)
+        if (q->job->paused || q->job->finished || q->leaving || q->job->text.masking || q->draft.waits ||
+            q->recall.runs)
                 return false;
         return q->in_flight == 0 || (q->in_flight == 1 && q->n_issued < q->job->n_ids && !q->suspects);
 }
@@ -419,7 +420,8 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
                 if (q->table == UINT32_MAX || !has_work(q) || rows_for(b, q, most) == 0 ||
                     !tdm_scheduler_may_go_on(q, b->bits))
                         continue;
-                tdm_scheduler_look_up(s, b->lane, q, b->bits);
+                if (!tdm_scheduler_look_up(s, b->lane, q, b->bits))
+                        continue;
                 first = q->n_issued;
                 n = tdm_scheduler_grow(s, b->lane, q, first + rows_for(b, q, most), b->flight);
                 if (n <= first || (tdm_recipe_is_whole(tdm_model_recipe(b->lane->model)) && n < q->job->n_ids))
@@ -481,7 +483,7 @@ static void fill_drafts(struct build *b, uint32_t n_candidates, bool bursts)
                         break;
                 /* Pages of the prefix cache count as promised, so all pages are reserved first. */
                 if (!q->looked_up && tdm_scheduler_grow_spare(b->lane, q, q->job->n_ids) == q->job->n_ids)
-                        tdm_scheduler_look_up(b->s, b->lane, q, b->bits);
+                        (void)tdm_scheduler_look_up(b->s, b->lane, q, b->bits);
                 q->looked_up = true;
                 first = q->n_issued;
                 n = first + TDM_MIN(tdm_companion_rows(q), most - b->n_rows);

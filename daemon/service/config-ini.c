@@ -24,7 +24,8 @@ enum kind {
         KIND_NPU,
         KIND_GPU,
         KIND_NPU_FORMAT,
-        KIND_ACTIVATIONS
+        KIND_ACTIVATIONS,
+        KIND_STORE
 };
 
 static const struct key {
@@ -54,6 +55,7 @@ static const struct key {
         { "engine", "kv-memory", KIND_BYTES, offsetof(struct tdm_config, kv_bytes), 0, UINT64_C(1) << 40 },
         { "engine", "idle-unload", KIND_SECONDS, offsetof(struct tdm_config, idle_unload_s), 0, UINT64_C(365) * 86400 },
         { "engine", "prefix-cache", KIND_SWITCH, offsetof(struct tdm_config, prefix_cache), 0, 0 },
+        { "engine", "prefix-store", KIND_STORE, offsetof(struct tdm_config, prefix_store), 0, TDM_CONFIG_MAX_STORE },
         { "engine", "max-rows", KIND_NUMBER, offsetof(struct tdm_config, max_rows), 1, TDM_MAX_STEP_ROWS },
         { "engine", "prefill-rows", KIND_NUMBER, offsetof(struct tdm_config, prefill_rows), 0, TDM_MAX_STEP_ROWS },
         { "engine", "max-sequences", KIND_NUMBER, offsetof(struct tdm_config, max_sequences), 1, TDM_MAX_STEP_SEQS },
@@ -213,6 +215,17 @@ static int set_word(char **to, const char *value, const char *names, char *why, 
         return -EINVAL;
 }
 
+int tdm_config_parse_store(const char *value, uint64_t max, uint64_t *ret, char *why, size_t why_size)
+{
+        if (strcmp(value, "auto") == 0)
+                *ret = TDM_CONFIG_AUTO_STORE;
+        else if (strcmp(value, "off") == 0)
+                *ret = 0;
+        else
+                return parse_bytes(value, max, ret, why, why_size);
+        return 0;
+}
+
 /* -EINVAL with a sentence in why, -ENOMEM. */
 static int set_value(struct tdm_config *c, const struct key *key, const char *value, char *why, size_t why_size)
 {
@@ -286,6 +299,8 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
                 return r < 0 ? r : tdm_config_set_string(to, value);
         case KIND_SECONDS:
                 return parse_seconds(value, key->max, to, why, why_size);
+        case KIND_STORE:
+                return tdm_config_parse_store(value, key->max, to, why, why_size);
         case KIND_SWITCH:
                 if (strcmp(value, "on") == 0 || strcmp(value, "off") == 0) {
                         *(bool *)to = value[1] == 'n';
@@ -372,6 +387,12 @@ static void print_value(const struct tdm_config *c, const struct key *key, FILE 
                 return;
         case KIND_BYTES:
                 fprintf(to, "%" PRIu64, *(const uint64_t *)from);
+                return;
+        case KIND_STORE:
+                if (*(const uint64_t *)from == TDM_CONFIG_AUTO_STORE)
+                        fputs("auto", to);
+                else
+                        fprintf(to, *(const uint64_t *)from ? "%" PRIu64 : "off", *(const uint64_t *)from);
                 return;
         case KIND_NPU:
         case KIND_GPU:

@@ -37,6 +37,7 @@ const char tdm_config_help[] =
         "  TANDEM_PRECISION      default, precise, f32\n"
         "  TANDEM_KV_TYPE        f16, f32, q8_0\n"
         "  TANDEM_PLACEMENT      measured, split, npu, gpu\n"
+        "  TANDEM_PREFIX_STORE   auto, off, or a size: what is kept on disk\n"
         "  TANDEM_THREADS        threads of each worker\n"
         "  TANDEM_NPU_CPUS, TANDEM_GPU_CPUS  CPUs of a worker, like 0,2-5\n"
         "  TANDEM_PREFILL_ROWS   row budget of a step\n"
@@ -53,6 +54,7 @@ int tdm_config_init(struct tdm_config *c)
                 .max_rows = 512,
                 .max_sequences = 64,
                 .prefix_cache = true,
+                .prefix_store = TDM_CONFIG_AUTO_STORE,
                 .idle_unload_s = 300,
                 .placement = TDM_PLACEMENT_ANY,
                 .draft_max = TDM_MAX_GUESSES,
@@ -237,6 +239,13 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
                                              "TANDEM_PLACEMENT: \"%.60s\" is not one of measured, split, npu, gpu",
                                              value);
                 c->placement = (enum tdm_placement)r;
+        }
+        value = getenv("TANDEM_PREFIX_STORE");
+        if (value && value[0]) {
+                char why[160];
+
+                if (tdm_config_parse_store(value, TDM_CONFIG_MAX_STORE, &c->prefix_store, why, sizeof(why)) < 0)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "TANDEM_PREFIX_STORE: %s", why);
         }
         value = getenv("TANDEM_LOG");
         r = value ? tdm_log_level_from_name(value) : -EINVAL; /* the log has warned of an unknown level when it began */

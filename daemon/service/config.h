@@ -16,6 +16,7 @@
  *             steps-in-flight = 0…4 (0: what the placement needs)              hang-ms = N
  *             kv-type = f16|f32|q8_0     (precision f32 has f32 always)
  *             prefix-cache = on|off      (beginnings that were read before are not read again)
+ *             prefix-store = auto|off|BYTES[K|M|G]  (what of them is kept on disk, for each user; auto)
  *             activations = auto|dma-buf|memfd  (how hidden rows get to a GPU)
  *             idle-unload = off|N[s|min|h]  (models that were not used for this long leave memory)
  *             npu-cpus, gpu-cpus = LIST of CPUs for that worker, like 0,2-5 (none: all)
@@ -59,6 +60,7 @@ struct tdm_config {
         uint64_t kv_bytes;
         enum tdm_activations activations;
         bool prefix_cache;
+        uint64_t prefix_store; /* bytes on disk for each user; 0: off, TDM_CONFIG_AUTO_STORE: as tandemd thinks */
         uint32_t idle_unload_s; /* 0: off */
         uint32_t max_rows;
         uint32_t prefill_rows; /* 0: as server.c has it */
@@ -74,6 +76,7 @@ struct tdm_config {
         uint64_t gpu_bytes;             /* of a GPU's own memory; 0: what its driver gives */
 };
 
+#define TDM_CONFIG_AUTO_STORE UINT64_MAX
 #define TDM_CONFIG_GATEWAY_USER "tandem-http" /* systemd/sysusers.conf */
 
 int tdm_config_init(struct tdm_config *config); /* the defaults */

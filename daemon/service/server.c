@@ -13,8 +13,10 @@
 #include "common/notify.h"
 #include "common/sigbus.h"
 #include "daemon/accounts/subuids.h"
+#include "daemon/cache/page-store.h"
 #include "daemon/faces/socket/face.h"
 #include "daemon/faces/dbus/dbus.h"
+#include "daemon/service/cache-dir.h"
 #include "daemon/service/ending.h"
 #include "daemon/service/listener.h"
 #include "daemon/service/pressure.h"
@@ -39,6 +41,7 @@ struct server {
         struct tdm_background *background; /* asks the system's user database */
         struct tdm_listener *listener;
         struct tdm_models *models;
+        struct tdm_page_store *page_store; /* NULL: no prefixes are kept on disk */
         struct tdm_scheduler *scheduler;
         struct tdm_face *face;
         struct tdm_dbus *dbus; /* NULL: no bus is wanted */
@@ -534,6 +537,25 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
         return r < 0 ? tdm_error_set(err, r, "cannot watch memory pressure: %s", strerror(-r)) : 0;
 }
 
+/* The daemon works without it. A system's daemon keeps what users wrote on disk only if it is told to. */
+static void set_up_page_store(struct server *s, const struct tdm_config *config)
+{
+        bool is_auto = config->prefix_store == TDM_CONFIG_AUTO_STORE;
+        _cleanup_(freep) char *path = NULL;
+        struct tdm_error err = { 0 };
+        int r;
+
+        if (!config->prefix_cache || config->prefix_store == 0 || (is_auto && config->system))
+                return;
+        r = tdm_cache_dir(config->system, "prefixes", &path);
+        if (r < 0)
+                tdm_error_set(&err, r, "no folder for it: %s", strerror(-r));
+        else
+                r = tdm_page_store_open(&s->page_store, path, is_auto ? 0 : config->prefix_store, &err);
+        if (r < 0)
+                tdm_log_warning("prefixes are not kept on disk: %s", err.message);
+}
+
 static int set_up_serving(struct server *s, const struct tdm_config *config, struct tdm_error *err)
 {
         const char *guesses = getenv("TANDEM_GUESSES"); /* for tests: "all", or a file */
@@ -555,6 +577,7 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                                .all_guesses = all_guesses,
                                .guess_file = all_guesses ? NULL : guesses },
                 .drafts = (const char *const *)config->drafts,
+                .page_store = s->page_store,
         };
         struct tdm_face_config face = {
                 .system = config->system,
@@ -647,6 +670,7 @@ static void server_deinit(struct server *s)
         tdm_dbus_destroyp(&s->dbus);
         tdm_face_destroyp(&s->face);
         tdm_scheduler_destroyp(&s->scheduler);
+        tdm_page_store_closep(&s->page_store);
         tdm_pressure_destroy(s->pressure);
         tdm_models_destroyp(&s->models);
         tdm_source_destroyp(&s->sigterm);
@@ -675,6 +699,8 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
                 r = tdm_listener_new(&s.listener, s.loop, config->socket, config->system, on_accept, &s, err);
         if (r == 0)
                 r = set_up_models(&s, config, err);
+        if (r == 0)
+                set_up_page_store(&s, config);
         if (r == 0)
                 r = set_up_serving(&s, config, err);
         if (r == 0)

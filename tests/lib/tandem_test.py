@@ -311,6 +311,7 @@ class Daemon:
             env["TANDEM_THREADS"] = str(self.threads)
         if self.hang_ms:
             env["TANDEM_HANG_MS"] = str(self.hang_ms)
+        env["TANDEM_PREFIX_STORE"] = "off"  # what a test's first daemon has read, its second one reads anew
         if self.placement:
             env["TANDEM_PLACEMENT"] = self.placement
         env.update(self.extra_env)
