@@ -334,7 +334,7 @@ int tdm_page_store_read(struct tdm_page_store *store, const struct tdm_page_plac
                 return r;
         first = atomic_fetch_add_explicit(&store->n_refused, 1, memory_order_relaxed) == 0;
         /* One that is gone is told of once. Of those that cannot be removed only the first is told. */
-        if (unlinkat(store->pages, path, 0) == 0 || first)
+        if (unlinkat(store->pages, path, 0) == 0 || unlinkat(store->pages, path, AT_REMOVEDIR) == 0 || first)
                 tdm_log_warning("%s/" TDM_PAGE_VERSION "/%s is damaged and not used; its tokens are read anew",
                                 store->path, path);
         return r;

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "common/background.h"
+#include "common/cache-dir.h"
 #include "common/log.h"
 #include "common/notify.h"
 #include "common/sigbus.h"
@@ -16,7 +17,6 @@
 #include "daemon/cache/page-store.h"
 #include "daemon/faces/socket/face.h"
 #include "daemon/faces/dbus/dbus.h"
-#include "daemon/service/cache-dir.h"
 #include "daemon/service/ending.h"
 #include "daemon/service/listener.h"
 #include "daemon/service/pressure.h"
@@ -547,7 +547,7 @@ static void set_up_page_store(struct server *s, const struct tdm_config *config)
 
         if (!config->prefix_cache || config->prefix_store == 0 || (is_auto && config->system))
                 return;
-        r = tdm_cache_dir(config->system, "prefixes", &path);
+        r = tdm_cache_dir(config->system, "prefixes", true, &path);
         if (r < 0)
                 tdm_error_set(&err, r, "no folder for it: %s", strerror(-r));
         else

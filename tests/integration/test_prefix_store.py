@@ -75,7 +75,7 @@ def answers_too():
     """The next turn of a conversation goes on behind the answer of a daemon that has gone."""
     with Daemon(env=STORE) as d, Daemon() as plain:
         ids = text(2, 100)
-        for turn in range(3):
+        for turn in range(times(2, 6)):
             r = d.generate(ids=ids, n=70, temp=0.7, seed=turn)
             same_ids(r.ids, plain.generate(ids=ids, n=70, temp=0.7, seed=turn).ids, f"turn {turn}")
             if turn:
@@ -84,6 +84,185 @@ def answers_too():
             kept(d, known // PAGE)
             ids = ids + r.ids + [600 + turn] * 20
             restart(d)
+
+
+def damage(rng, paths, n):
+    """n of the files are not what was written any more."""
+    for path in rng.sample(paths, min(n, len(paths))):
+        kind, size = rng.randrange(5), os.path.getsize(path)
+        if kind == 0:
+            with open(path, "r+b") as f:
+                at = rng.randrange(size)
+                f.seek(at)
+                byte = f.read(1)[0] ^ (1 << rng.randrange(8))
+                f.seek(at)
+                f.write(bytes([byte]))
+        elif kind == 1:
+            os.truncate(path, rng.randrange(size))
+        elif kind == 2:
+            shutil.copyfile(rng.choice([p for p in paths if p != path]), path)
+        elif kind == 3:
+            os.truncate(path, size // 2)
+            os.truncate(path, size)
+        else:
+            os.unlink(path)
+            os.mkfifo(path)
+
+
+@test
+def damaged_pages():
+    """Whatever became of the files: the same ids, and the log says what was not used."""
+    rng, n_damaged = random.Random(5), 0
+    with Daemon(env=STORE) as d, Daemon() as plain:
+        want = {}
+        for turn in range(times(4, 200)):
+            i = turn % 3
+            r = d.generate(ids=text(i), n=12)
+            if i not in want:
+                want[i] = plain.generate(ids=text(i), n=12).ids
+            same_ids(r.ids, want[i], f"ids in turn {turn}")
+            kept(d, len(text(i)) // PAGE)
+            files = [p for p in pages(d) if os.path.isfile(p)]
+            damage(rng, files, 12)
+            n_damaged += 12
+            d.cli("stop", "tale", check_exit=0)
+        r = d.generate(ids=text(0), n=12)
+        same_ids(r.ids, want[0], "ids at last")
+        refused = d.status().get("disk_refused", 0)
+        check(refused > 0, "pages that were refused", refused)
+        check("is damaged and not used; its tokens are read anew" in d.log(), "the log says so")
+        print(f"FIGURE {n_damaged} files damaged, {refused} of them met and refused")
+
+
+@test
+def a_damaged_secret():
+    """What was kept cannot be found any more. The daemon says so, and begins anew."""
+    with Daemon(env=STORE) as d, Daemon() as plain:
+        want = plain.generate(ids=text(1), n=12).ids
+        same_ids(d.generate(ids=text(1), n=12).ids, want, "ids")
+        kept(d, 12)
+        os.truncate(os.path.join(store_of(d), "key"), 5)
+        restart(d)
+        r = d.generate(ids=text(1), n=12)
+        same_ids(r.ids, want, "ids behind another secret")
+        equal(cached(r), 0, "tokens from disk")
+        check("key is damaged" in d.log(), "the log says so")
+        kept(d, 24)
+
+
+@test
+def many_at_once():
+    """Jobs that begin alike, jobs that leave while their pages are read, and jobs that generate meanwhile."""
+    with Daemon(env=STORE) as d, Daemon() as plain:
+        long = text(3, 1200)
+        want = [plain.generate(ids=long + [500 + i], n=8).ids for i in range(6)]
+        d.generate(ids=long, n=2)
+        kept(d, len(long) // PAGE)
+        for turn in range(times(2, 40)):
+            d.cli("stop", "tale", check_exit=0)
+            other = d.start_job(ids=text(9, 40), n=60)
+            jobs = [d.start_job(ids=long + [500 + i], n=8) for i in range(6)]
+            gone = [d.start_job(ids=long + [600 + i], n=8) for i in range(4)]
+            for job in gone:
+                job.vanish()
+            for i, job in enumerate(jobs):
+                same_ids(job.wait().ids, want[i], f"turn {turn}, job {i}")
+            equal(len(other.wait().ids), 60, "tokens of the job beside them")
+        check(disk_tokens(d) >= 1184, "tokens from disk", disk_tokens(d))
+
+
+@test
+def other_users():
+    """What one user's prompts left is not found by another one, over lives of the daemon."""
+    if os.getuid() != 0:
+        raise Skip("needs root, to be two users")
+    with Daemon(system=True, env={**STORE, "CACHE_DIRECTORY": "/nonexistent"}) as d:
+        d.extra_env["CACHE_DIRECTORY"] = os.path.join(d.dir, "cache", "tandem")
+        restart(d)
+        for path in (d.dir, os.path.dirname(d.socket)):
+            os.chmod(path, 0o755)
+        os.chmod(d.socket, 0o666)
+        d.generate(ids=text(4), n=4)
+        kept(d, 12)
+        equal(os.stat(store_of(d)).st_mode & 0o777, 0o700, "mode of the folder")
+        restart(d)
+        os.chmod(d.socket, 0o666)
+        for expected in (0, 384):
+            with as_user(65534):
+                job = d.start_job(ids=text(4), n=4)
+            equal(cached(job.wait()), expected, "another user's cached tokens")
+        kept(d, 24)
+        equal(len(glob.glob(os.path.join(store_of(d), "v1", "u*"))), 2, "folders of users")
+        check(cached(d.generate(ids=text(4), n=4)) >= 384, "one's own")
+
+
+@test
+def only_where_it_is_wanted():
+    """A system's daemon keeps nothing unless it is told to, and one that is told not to neither."""
+    for system, value in ((True, "auto"), (False, "off")):
+        with Daemon(system=system, env={"TANDEM_PREFIX_STORE": value}) as d:
+            d.extra_env["CACHE_DIRECTORY"] = os.path.join(d.dir, "cache", "tandem")
+            restart(d)
+            d.generate(ids=text(5), n=4)
+            check(not os.path.exists(store_of(d)), "no folder", system, value)
+
+
+@test
+def the_command():
+    """tandem cache shows and drops, without a daemon too."""
+    with Daemon(env=STORE) as d:
+        shown = json.loads(d.cli("cache", "--json", check_exit=0).stdout)
+        equal((shown["pages"], shown["bytes"]), (0, 0), "nothing at first")
+        d.generate(ids=text(6), n=4)
+        kept(d, 12)
+        wait_for(lambda: json.loads(d.cli("cache", "--json", check_exit=0).stdout)["pages"] == len(pages(d)),
+                 "all pages counted", 20)
+        check(b"pages, " in d.cli("cache", check_exit=0).stdout, "for people")
+        check(b"dropped" in d.cli("cache", "drop", check_exit=0).stdout, "what drop says")
+        equal(pages(d), [], "files behind")
+        equal(cached(d.generate(ids=text(6), n=4)), 384, "what is in memory stays")
+        restart(d)
+        equal(cached(d.generate(ids=text(6), n=4)), 0, "what was dropped is read anew")
+        kept(d, 12)
+
+
+def mounted(path, *options):
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    r = subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join(("mode=0700",) + options), "none", path],
+                       capture_output=True, text=True)
+    if r.returncode != 0:
+        raise Skip(f"cannot mount: {r.stderr.strip()}")
+
+
+@test
+def a_full_disk():
+    """Where there is no room, some pages are kept or none, and jobs do not notice."""
+    with Daemon(env=STORE) as d, Daemon() as plain:
+        place = os.path.join(d.dir, "small")
+        mounted(place, "size=1m")
+        try:
+            d.extra_env["XDG_CACHE_HOME"] = place
+            restart(d)
+            for i in range(times(3, 40)):
+                same_ids(d.generate(ids=text(i), n=12).ids, plain.generate(ids=text(i), n=12).ids, f"ids {i}")
+            with open(os.path.join(place, "filler"), "wb") as f:
+                try:
+                    f.write(bytes(1 << 20))
+                except OSError:
+                    pass
+            for i in range(20, 22):
+                same_ids(d.generate(ids=text(i), n=12).ids, plain.generate(ids=text(i), n=12).ids, f"ids {i}")
+            restart(d)
+            same_ids(d.generate(ids=text(20), n=12).ids, plain.generate(ids=text(20), n=12).ids, "after a restart")
+            subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+            restart(d)
+            for i in range(24, 25):
+                same_ids(d.generate(ids=text(i), n=12).ids, plain.generate(ids=text(i), n=12).ids, f"read-only, {i}")
+            wait_for(lambda: "not written to disk now: " in d.log() or "not kept on disk: " in d.log(), "a word", 20)
+        finally:
+            d._kill()
+            d.start()
+            subprocess.run(["umount", "-l", place], check=False)
 
 
 main()

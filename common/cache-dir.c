@@ -1,4 +1,4 @@
-#include "daemon/service/cache-dir.h"
+#include "common/cache-dir.h"
 
 #include <sys/stat.h>
 
@@ -20,7 +20,7 @@ static int print_base(bool system, char *to, size_t size)
         return n < 0 || (size_t)n >= size ? -ENAMETOOLONG : 0;
 }
 
-int tdm_cache_dir(bool system, const char *name, char **ret)
+int tdm_cache_dir(bool system, const char *name, bool make, char **ret)
 {
         char base[4096], *path;
         int r = print_base(system, base, sizeof(base));
@@ -29,7 +29,7 @@ int tdm_cache_dir(bool system, const char *name, char **ret)
                 return r;
         if (asprintf(&path, "%s/%s", base, name) < 0)
                 return -ENOMEM;
-        for (char *p = path + 1; (p = strchr(p, '/')); p++) {
+        for (char *p = path + 1; make && (p = strchr(p, '/')); p++) {
                 *p = 0;
                 (void)mkdir(path, 0700);
                 *p = '/';
