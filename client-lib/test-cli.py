@@ -409,7 +409,7 @@ class Others(unittest.TestCase):
                                         "epoch", "recoveries", "steps_done", "arena_bytes", "socket", "draining",
                                         "steps_in_flight",
                                         "prefill_tokens", "decode_tokens", "prefix_hits", "cached_tokens",
-                                        "evictions", "reread_tokens"])
+                                        "evictions", "reread_tokens", "disk_tokens", "disk_refused"])
         self.assertEqual(status["workers"][0]["blocks"], [{"kind": "attention", "blocks": 120, "rows": 4000,
                                                            "seconds": 0.25}])
         self.assertEqual(status["workers"][1]["blocks"][0]["kind"], "ffn")

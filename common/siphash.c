@@ -45,8 +45,7 @@ void tdm_siphash_init(struct tdm_siphash *hash, const uint8_t key[TDM_SIPHASH_KE
 
         *hash = (struct tdm_siphash){ .v = { k0 ^ UINT64_C(0x736f6d6570736575),
                                              k1 ^ UINT64_C(0x646f72616e646f6d) ^ 0xee,
-                                             k0 ^ UINT64_C(0x6c7967656e657261),
-                                             k1 ^ UINT64_C(0x7465646279746573) } };
+                                             k0 ^ UINT64_C(0x6c7967656e657261), k1 ^ UINT64_C(0x7465646279746573) } };
 }
 
 void tdm_siphash_add(struct tdm_siphash *hash, const void *data, size_t size)

@@ -593,7 +593,8 @@ struct tandem_status {
         uint64_t prefill_tokens, decode_tokens;
         uint64_t prefix_hits, cached_tokens; /* jobs that began with something known; tokens not read because of it */
         uint64_t evictions, reread_tokens;   /* times a job made room for another; tokens read again because of it */
-        uint64_t disk_tokens, disk_refused;  /* from disk into the prefix cache; damaged pages there, which were not used */
+        uint64_t disk_tokens,
+                disk_refused; /* from disk into the prefix cache; damaged pages there, which were not used */
 };
 
 struct tandem_model_list {

@@ -21,7 +21,7 @@ struct entry {
         uint64_t state_stamp; /* of the sequence's use of it that came last */
         uint32_t numerics;
         uint64_t identity;
-        uint64_t stamp; /* of this use of the entry */
+        uint64_t stamp;        /* of this use of the entry */
         uint64_t window_stamp; /* of the window page's */
         uint32_t tokens[TDM_KV_PAGE_TOKENS];
 };
@@ -48,7 +48,7 @@ struct tdm_prefix {
         struct {
                 uint32_t page;
                 uint64_t stamp;
-        } *fresh; /* [max_entries], a ring of n_fresh from first_fresh on; NULL: new entries are not noted */
+        } * fresh; /* [max_entries], a ring of n_fresh from first_fresh on; NULL: new entries are not noted */
         uint32_t first_fresh, n_fresh;
 };
 

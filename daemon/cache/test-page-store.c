@@ -101,13 +101,9 @@ static void file_of(uint32_t i, char *ret, size_t size)
 
 static int set_up(void **state)
 {
-        struct tdm_hparams hp = { .n_layers = 3,
-                                  .d_model = 64,
-                                  .n_heads = 2,
-                                  .n_kv_heads = 1,
-                                  .head_dim = 32,
-                                  .n_ctx = 4096,
-                                  .window = 64 };
+        struct tdm_hparams hp = {
+                .n_layers = 3, .d_model = 64, .n_heads = 2, .n_kv_heads = 1, .head_dim = 32, .n_ctx = 4096, .window = 64
+        };
 
         assert_non_null(mkdtemp(folder));
         snprintf(path, sizeof(path), "%s/prefixes", folder);

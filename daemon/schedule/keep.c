@@ -24,9 +24,9 @@ struct keeping {
         uint32_t n;
         struct tdm_prefix_item items[GROUP_PAGES]; /* each hangs on the one before */
         bool good[GROUP_PAGES];
-        uint32_t *ids;    /* of the last one's text */
-        uint8_t *copies;  /* [n] pages of both groups */
-        int r;            /* of the first page that could not be written */
+        uint32_t *ids;   /* of the last one's text */
+        uint8_t *copies; /* [n] pages of both groups */
+        int r;           /* of the first page that could not be written */
 };
 
 static uint8_t *copy_at(const struct keeping *k, uint32_t i, enum tdm_kv_group group)
@@ -70,12 +70,12 @@ static void run_write(void *task)
         tdm_page_store_keys(store, &set, k->ids, n_pages, keys);
         for (uint32_t i = 0; i < k->n && k->r == 0; i++) {
                 struct tdm_page_place place = { &set, k->ids, keys, k->items[i].n_pages - 1 };
-                int r = k->good[i] ? tdm_page_store_write(store, &place, copy_at(k, i, TDM_KV_FULL),
-                                                          k->items[i].window_page == TDM_KV_NO_PAGE ?
-                                                                  NULL :
-                                                                  copy_at(k, i, TDM_KV_WINDOW),
-                                                          k->row_ns) :
-                                     0;
+                int r = k->good[i] ?
+                                tdm_page_store_write(
+                                        store, &place, copy_at(k, i, TDM_KV_FULL),
+                                        k->items[i].window_page == TDM_KV_NO_PAGE ? NULL : copy_at(k, i, TDM_KV_WINDOW),
+                                        k->row_ns) :
+                                0;
 
                 k->r = r == -EEXIST ? 0 : r;
         }
@@ -141,8 +141,8 @@ static void take_items(struct keeping *k, struct tdm_prefix *prefix)
                 size_t size = 0;
                 const char *key = tdm_prefix_numerics_key(prefix, item.numerics, &size);
 
-                if (last && (item.parent != last->page || item.numerics != last->numerics ||
-                             item.identity != last->identity))
+                if (last &&
+                    (item.parent != last->page || item.numerics != last->numerics || item.identity != last->identity))
                         return;
                 tdm_prefix_drop_new(prefix);
                 if (!key || size > sizeof(k->key) || !tdm_scheduler_keeps(item.identity, key))

@@ -37,7 +37,7 @@ struct recall {
         uint32_t n, n_good;        /* that are read; that are what was asked for */
         uint32_t pages[PIECE_PAGES], window_pages[PIECE_PAGES];
         bool has_window[PIECE_PAGES]; /* it was read */
-        uint64_t row_ns, took_ns; /* computing a row; reading all */
+        uint64_t row_ns, took_ns;     /* computing a row; reading all */
 };
 
 bool tdm_scheduler_keeps(uint64_t identity, const char *numerics)
@@ -87,9 +87,8 @@ static void run_read(void *task)
                 r->took_ns = tdm_now_ns() - begin;
                 if (r->row_ns > 0 && r->took_ns > GRACE_NS + r->n_good * TDM_KV_PAGE_TOKENS * r->row_ns)
                         return;
-                if (tdm_page_store_read(r->s->config.page_store, &place,
-                                        page_at(r, TDM_KV_FULL, r->pages[r->n_good]), window,
-                                        &r->has_window[r->n_good], &row_ns) != 0)
+                if (tdm_page_store_read(r->s->config.page_store, &place, page_at(r, TDM_KV_FULL, r->pages[r->n_good]),
+                                        window, &r->has_window[r->n_good], &row_ns) != 0)
                         return;
                 if (r->row_ns == 0)
                         r->row_ns = row_ns;
@@ -166,7 +165,8 @@ static void on_read(void *task, bool ran)
         struct recall *r = task;
         struct tdm_prefix *prefix = r->lane->model->prefix;
         uint32_t filled[PIECE_PAGES];
-        bool slow = r->n_good > 0 && r->row_ns > 0 && r->took_ns > GRACE_NS + r->n_good * TDM_KV_PAGE_TOKENS * r->row_ns;
+        bool slow =
+                r->n_good > 0 && r->row_ns > 0 && r->took_ns > GRACE_NS + r->n_good * TDM_KV_PAGE_TOKENS * r->row_ns;
 
         if (r->lane->dead) {
                 end_recall(r, false); /* the pages go with the model */
@@ -270,8 +270,8 @@ bool tdm_scheduler_recall(struct tdm_scheduler *s, struct lane *lane, struct seq
         known = tdm_prefix_known(model->prefix, q->job->identity, b->number, q->job->ids, n_max);
         if (known < n_pages && user_recalls(lane, q))
                 return true;
-        most = (uint32_t)TDM_MIN((uint64_t)PIECE_PAGES, TDM_MAX(PIECE_BYTES / model->geometry.page_bytes[TDM_KV_FULL],
-                                                               UINT64_C(1)));
+        most = (uint32_t)TDM_MIN((uint64_t)PIECE_PAGES,
+                                 TDM_MAX(PIECE_BYTES / model->geometry.page_bytes[TDM_KV_FULL], UINT64_C(1)));
         most = TDM_MIN(most, n_pages - known);
         /* Pages may leave as soon as they are read, where memory is short. */
         if (most == 0 || q->recall.n > 2 + n_pages / most || start_recall(s, lane, q, b, known, most) < 0) {

@@ -49,7 +49,7 @@ struct tdm_scheduler_stats {
         uint64_t tokens_generated, prompt_tokens, steps_done;
         uint64_t prefill_rows, decode_rows;  /* of finished steps; rows read again count again, wrong guesses not */
         uint64_t prefix_hits, cached_tokens; /* sequences that found a known beginning, and its tokens */
-        uint64_t disk_tokens, disk_refused; /* from disk into the prefix cache; damaged pages there */
+        uint64_t disk_tokens, disk_refused;  /* from disk into the prefix cache; damaged pages there */
         uint64_t evictions, reread_tokens;
         uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */
         uint64_t masks, slow_masks; /* made for rows, and of those on a thread */

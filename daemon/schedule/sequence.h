@@ -53,7 +53,7 @@ struct sequence {
         uint32_t numerics;                  /* of all its rows, as the prefix cache counts them; 0: none, or several */
         struct tdm_prefix_cursor cursor;
         struct sequence_state state;
-        bool looked_up;     /* it has what the prefix cache had for it */
+        bool looked_up; /* it has what the prefix cache had for it */
         struct {
                 bool runs;  /* pages for it are looked for on disk, or read; it counts as in flight */
                 bool done;  /* the disk has no others */

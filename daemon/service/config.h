@@ -60,7 +60,7 @@ struct tdm_config {
         uint64_t kv_bytes;
         enum tdm_activations activations;
         bool prefix_cache;
-        uint64_t prefix_store; /* bytes on disk for each user; 0: off, TDM_CONFIG_AUTO_STORE: as tandemd thinks */
+        uint64_t prefix_store;  /* bytes on disk for each user; 0: off, TDM_CONFIG_AUTO_STORE: as tandemd thinks */
         uint32_t idle_unload_s; /* 0: off */
         uint32_t max_rows;
         uint32_t prefill_rows; /* 0: as server.c has it */

@@ -56,7 +56,7 @@ static void test_file(void **state)
                    "7\nmax-jobs-per-user=3\nmax-running-per-user = 2\n"
                    "max-tokens-per-user = 1000\ngateway-user = web\ndefault-model = gemma\nnew-key = 1\n"
                    "[engine]\nthreads = 2\nprecision = precise\nplacement = split\nkv-memory = 3M\nmax-rows = 64\n"
-                   "draft = a=b, c=d e=f\nkv-type = q8_0\nprefix-cache = off\nidle-unload = 10min\n"
+                   "draft = a=b, c=d e=f\nkv-type = q8_0\nprefix-cache = off\nprefix-store = 3G\nidle-unload = 10min\n"
                    "prefill-rows = 32\nmax-sequences = 8\nsteps-in-flight = 2\nhang-ms = 900\n");
         assert_int_equal(LOAD(&c, &err, "--config", path), 0);
         assert_string_equal(c.socket, "/run/x");
@@ -78,6 +78,7 @@ static void test_file(void **state)
         assert_int_equal(c.placement, TDM_PLACEMENT_SPLIT);
         assert_int_equal(c.kv_bytes, 3 << 20);
         assert_false(c.prefix_cache);
+        assert_int_equal(c.prefix_store, UINT64_C(3) << 30);
         assert_int_equal(c.idle_unload_s, 600);
         assert_int_equal(c.max_rows, 64);
         assert_int_equal(c.prefill_rows, 32);
@@ -143,6 +144,7 @@ static void test_file_refused(void **state)
         assert_int_equal(refused("[engine]\nkv-memory = 99999999999G\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nkv-memory = G\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nprefix-cache = maybe\n", ":2"), TDM_E_BAD_REQUEST);
+        assert_int_equal(refused("[engine]\nprefix-store = much\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nidle-unload = 3weeks\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nidle-unload = 99999999h\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine\n", ":1"), TDM_E_BAD_REQUEST);
