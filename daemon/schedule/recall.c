@@ -17,7 +17,8 @@
 #define PIECE_PAGES 64u
 #define PIECE_BYTES (UINT64_C(64) << 20)
 #define SLOW_NS (60 * TDM_NSEC_PER_SEC) /* for this long nothing is read after reading was slow */
-#define GRACE_NS (20 * TDM_NSEC_PER_MSEC)
+/* So much longer than computing may reading take: a thread may wait for a CPU. */
+#define GRACE_NS (250 * TDM_NSEC_PER_MSEC)
 
 struct recall {
         struct tdm_scheduler *s;
