@@ -79,8 +79,8 @@ class Usage(unittest.TestCase):
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
                          "generate chat run status doctor report models ps show pull add rm jobs cancel restart load "
-                         "unload stop launch tokenize embed score schema-check render render-template bench top trace "
-                         "help".split())
+                         "unload stop launch cache tokenize embed score schema-check render render-template bench top "
+                         "trace help".split())
         for command in commands:
             a, b = tandem("help", command), tandem(command, "--help")
             self.assertEqual((a.returncode, a.stdout, a.stderr), (0, b.stdout, b""))

@@ -43,7 +43,7 @@ static void closedirp(DIR **dir)
                 closedir(*dir);
 }
 
-static int add_file(struct page_files *all, const char *set, const char *name, const struct stat *st)
+static int add_page_file(struct page_files *all, const char *set, const char *name, const struct stat *st)
 {
         struct page_file *f;
 
@@ -78,7 +78,7 @@ static int list_set(struct page_files *all, DIR *user, const char *set)
         while (dir && r == 0 && (e = readdir(dir)))
                 if (e->d_name[0] != '.' && fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
                     S_ISREG(st.st_mode))
-                        r = add_file(all, set, e->d_name, &st);
+                        r = add_page_file(all, set, e->d_name, &st);
         return r;
 }
 

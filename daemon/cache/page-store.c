@@ -347,7 +347,7 @@ uint64_t tdm_page_store_n_refused(const struct tdm_page_store *store)
 
 /* ---- writing ---- */
 
-static int write_all(int fd, const void *from, uint64_t size)
+static int write_bytes(int fd, const void *from, uint64_t size)
 {
         uint64_t done = 0;
 
@@ -392,11 +392,11 @@ static int write_file(struct tdm_page_store *store, const char *path, const stru
         fd = openat(store->pages, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0)
                 return -errno;
-        r = write_all(fd, h, sizeof(*h));
+        r = write_bytes(fd, h, sizeof(*h));
         if (r == 0)
-                r = write_all(fd, full, h->page_bytes[TDM_KV_FULL]);
+                r = write_bytes(fd, full, h->page_bytes[TDM_KV_FULL]);
         if (r == 0 && window)
-                r = write_all(fd, window, h->page_bytes[TDM_KV_WINDOW]);
+                r = write_bytes(fd, window, h->page_bytes[TDM_KV_WINDOW]);
         if (r == 0 && renameat(store->pages, name, store->pages, path) < 0)
                 r = -errno;
         if (r < 0)

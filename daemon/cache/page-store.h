@@ -35,8 +35,8 @@ struct tdm_page_set {
         uint64_t page_bytes[TDM_KV_GROUPS];
 };
 
-/* path: its last folder is made; 0700, and nobody else's. max_bytes: for each user; 0: a tenth of the file system, 8 GiB
- * at most. */
+/* path: its last folder is made; 0700, and nobody else's. max_bytes: for each user; 0: a tenth of the file system, and
+ * 8 GiB at most. */
 int tdm_page_store_open(struct tdm_page_store **ret, const char *path, uint64_t max_bytes, struct tdm_error *err);
 void tdm_page_store_close(struct tdm_page_store *store);
 void tdm_page_store_closep(struct tdm_page_store **store);

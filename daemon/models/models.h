@@ -252,8 +252,8 @@ uint32_t tdm_model_max_rows(const struct tdm_model *model); /* of its steps, fro
 /* The share of its weights that a step of n_rows rows reads: tdm_recipe_share_read(). */
 double tdm_model_share_read(const struct tdm_model *model, uint32_t n_rows);
 const char *tdm_model_state_name(enum tdm_model_state state); /* "loading", "loaded", "failed": as the wire has it */
-/* A digest of what it computes with: a file's size and time, and samples of the packed weights, which are in memory. For
- * what is kept on disk of it. May take some 50 ms; any thread, while the weights stay. */
+/* A digest of what it computes with: a file's size and time, and samples of the packed weights, which are in memory.
+ * For what is kept on disk of it. May take some 50 ms; any thread, while the weights stay. */
 void tdm_model_digest(const struct tdm_model *model, uint8_t ret[TDM_SIPHASH_BYTES]);
 uint64_t tdm_model_file_bytes(const struct tdm_model *model); /* of all its files, from DESCRIBED on */
 uint64_t tdm_model_resident_bytes(const struct tdm_model *model);

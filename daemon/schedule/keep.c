@@ -96,14 +96,14 @@ static void on_written(void *task, bool ran)
         struct keeping *k = task;
         struct tdm_scheduler *s = k->s;
 
-        s->keeping = false;
+        s->disk.keeping = false;
         if (k->r < 0) {
-                s->keep_after_ns = tdm_now_ns() + PAUSE_NS;
-                if (k->r != s->keep_error)
+                s->disk.keep_after_ns = tdm_now_ns() + PAUSE_NS;
+                if (k->r != s->disk.keep_error)
                         tdm_log_warning("prefixes are not written to disk now: %s", strerror(-k->r));
         }
         if (ran)
-                s->keep_error = k->r;
+                s->disk.keep_error = k->r;
         keeping_free(k);
         tdm_source_schedule(s->work);
 }
@@ -113,7 +113,7 @@ static void on_copied(void *task, bool ran)
         struct keeping *k = task;
         struct tdm_model *model = k->model;
         struct lane *lane = tdm_scheduler_lane(k->s, model->id);
-        bool there = ran && !k->s->ending && lane && !lane->dead && model->prefix;
+        bool there = ran && !k->s->disk.ending && lane && !lane->dead && model->prefix;
         uint32_t n_good = 0;
 
         if (there) {
@@ -125,7 +125,7 @@ static void on_copied(void *task, bool ran)
                 n_good += k->good[i];
         }
         tdm_model_step_end(model);
-        if (n_good == 0 || tdm_background_add(k->s->writer, run_write, on_written, k) < 0)
+        if (n_good == 0 || tdm_background_add(k->s->disk.writer, run_write, on_written, k) < 0)
                 on_written(k, false);
 }
 
@@ -177,12 +177,12 @@ static bool start_keeping(struct tdm_scheduler *s, struct lane *lane)
                 return false;
         }
         tdm_prefix_ids(model->prefix, &k->items[k->n - 1], k->ids);
-        if (tdm_background_add(s->writer, run_copy, on_copied, k) < 0) {
+        if (tdm_background_add(s->disk.writer, run_copy, on_copied, k) < 0) {
                 keeping_free(k);
                 return false;
         }
         tdm_model_step_begin(model); /* its segments stay */
-        s->keeping = true;
+        s->disk.keeping = true;
         return true;
 }
 
@@ -190,7 +190,7 @@ void tdm_scheduler_keep(struct tdm_scheduler *s)
 {
         struct lane *lane;
 
-        if (!s->config.page_store || s->keeping || s->ending || tdm_now_ns() < s->keep_after_ns)
+        if (!s->config.page_store || s->disk.keeping || s->disk.ending || tdm_now_ns() < s->disk.keep_after_ns)
                 return;
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
                 if (!lane->dead && lane->model->prefix && !tdm_lane_has_state(lane) && start_keeping(s, lane))

@@ -180,6 +180,15 @@ struct departed {
         uint64_t served; /* 0: free */
 };
 
+/* Pages that go to disk and come back. */
+struct scheduler_disk {
+        struct tdm_background *readers, *writer; /* NULL: there are none */
+        bool ending;                             /* they start nothing any more */
+        bool keeping;                            /* pages are on their way to disk */
+        int keep_error;                          /* of the last ones; 0: they were written */
+        uint64_t keep_after_ns;                  /* no others before */
+};
+
 struct tdm_scheduler {
         struct tdm_loop *loop;
         struct tdm_fleet *fleet;
@@ -212,11 +221,7 @@ struct tdm_scheduler {
         struct tdm_grammar_cache grammars;
         struct tdm_speculate *speculate;
 
-        struct tdm_background *readers, *writer; /* of pages on disk; NULL: there are none */
-        bool ending;                             /* they start nothing any more */
-        bool keeping;                            /* pages are on their way to disk */
-        int keep_error;                          /* of the last ones; 0: they were written */
-        uint64_t keep_after_ns;                  /* no others before */
+        struct scheduler_disk disk;
 
         struct tdm_result *results; /* [TDM_MAX_STEP_LOGITS]: the checked copy of the last step's */
         struct emit *emits;         /* [max_sequences + TDM_MAX_STEP_LOGITS] */

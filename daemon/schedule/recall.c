@@ -51,7 +51,7 @@ static uint8_t *page_at(const struct recall *r, enum tdm_kv_group group, uint32_
         return page == TDM_KV_NO_PAGE ? NULL : r->base + tdm_kv_page_offset(&r->kv, group, page);
 }
 
-static struct tdm_page_place place_of(const struct recall *r, uint32_t i)
+static struct tdm_page_place recall_place(const struct recall *r, uint32_t i)
 {
         return (struct tdm_page_place){ &r->set, r->ids, r->keys, r->first + i };
 }
@@ -68,7 +68,7 @@ static void run_look(void *task)
         tdm_page_store_set(store, &r->set, (uid_t)r->q->job->identity, &r->digest, r->key, r->key_size, &r->kv);
         tdm_page_store_keys(store, &r->set, r->ids, r->first + r->most, r->keys);
         while (r->n < r->most) {
-                struct tdm_page_place place = place_of(r, r->n);
+                struct tdm_page_place place = recall_place(r, r->n);
 
                 if (!tdm_page_store_has(store, &place))
                         break;
@@ -82,7 +82,7 @@ static void run_read(void *task)
         uint64_t begin = tdm_now_ns(), row_ns = 0;
 
         for (; r->n_good < r->n; r->n_good++) {
-                struct tdm_page_place place = place_of(r, r->n_good);
+                struct tdm_page_place place = recall_place(r, r->n_good);
                 uint8_t *window = page_at(r, TDM_KV_WINDOW, r->window_pages[r->n_good]);
 
                 r->took_ns = tdm_now_ns() - begin;
@@ -116,11 +116,9 @@ static void end_recall(struct recall *r, bool all)
         q->recall.done = !all;
         q->recall.runs = false;
         q->in_flight--;
-        if (q->job->finished)
-                tdm_scheduler_retire(s, r->lane, q);
         recall_free(r);
-        tdm_source_schedule(s->work);
-        tdm_model_step_end(model); /* last: it may free the model's segments */
+        tdm_source_schedule(s->work); /* where it is finished, it is retired then */
+        tdm_model_step_end(model);    /* last: it may free the model's segments */
 }
 
 static uint32_t draw_page(struct recall *r, enum tdm_kv_group group)
@@ -161,7 +159,7 @@ static void give_page(struct recall *r, enum tdm_kv_group group, uint32_t page)
                 r->q->reserved.n[group]++;
 }
 
-static void on_read(void *task, bool ran)
+static void on_pages_read(void *task, bool ran)
 {
         struct recall *r = task;
         struct tdm_prefix *prefix = r->lane->model->prefix;
@@ -198,13 +196,13 @@ static void on_looked(void *task, bool ran)
                 r->lane->store.digest_known = true;
                 r->lane->store.digest = r->digest;
         }
-        if (!ran || r->s->ending || r->n == 0 || r->lane->dead || r->q->job->finished || r->q->leaving) {
+        if (!ran || r->s->disk.ending || r->n == 0 || r->lane->dead || r->q->job->finished || r->q->leaving) {
                 end_recall(r, false);
                 return;
         }
         draw_pages(r);
-        if (r->n == 0 || tdm_background_add_for(r->s->readers, r->q->job->login, run_read, on_read, r) < 0)
-                on_read(r, false);
+        if (r->n == 0 || tdm_background_add_for(r->s->disk.readers, r->q->job->login, run_read, on_pages_read, r) < 0)
+                on_pages_read(r, false);
 }
 
 /* A text of this user is being read for this model: it may be the same. */
@@ -248,7 +246,7 @@ static int start_recall(struct tdm_scheduler *s, struct lane *lane, struct seque
         }
         memcpy(r->key, key, r->key_size);
         memcpy(r->ids, q->job->ids, (size_t)(first + most) * TDM_KV_PAGE_TOKENS * sizeof(*r->ids));
-        if (tdm_background_add_for(s->readers, q->job->login, run_look, on_looked, r) < 0) {
+        if (tdm_background_add_for(s->disk.readers, q->job->login, run_look, on_looked, r) < 0) {
                 recall_free(r);
                 return -ENOBUFS;
         }
@@ -265,7 +263,7 @@ bool tdm_scheduler_recall(struct tdm_scheduler *s, struct lane *lane, struct seq
         const struct tdm_model *model = lane->model;
         uint32_t n_pages = n_max / TDM_KV_PAGE_TOKENS, known, most;
 
-        if (!s->config.page_store || s->ending || q->recall.done || q->is_draft || tdm_lane_has_state(lane) ||
+        if (!s->config.page_store || s->disk.ending || q->recall.done || q->is_draft || tdm_lane_has_state(lane) ||
             !tdm_scheduler_keeps(q->job->identity, b->text) || tdm_now_ns() < lane->store.slow_until_ns)
                 return false;
         known = tdm_prefix_known(model->prefix, q->job->identity, b->number, q->job->ids, n_max);

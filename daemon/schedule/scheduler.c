@@ -71,9 +71,9 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         if (r == 0)
                 r = tdm_background_new_pool(&s->background, loop, TDM_JOB_POOL_THREADS);
         if (r == 0 && config->page_store)
-                r = tdm_background_new_pool(&s->readers, loop, READERS);
+                r = tdm_background_new_pool(&s->disk.readers, loop, READERS);
         if (r == 0 && config->page_store)
-                r = tdm_background_new(&s->writer, loop);
+                r = tdm_background_new(&s->disk.writer, loop);
         if (r == 0)
                 r = tdm_speculate_new(&s->speculate, &config->speculate);
         if (r < 0)
@@ -113,10 +113,10 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
 
         if (!s)
                 return;
-        s->ending = true;
+        s->disk.ending = true;
         tdm_background_destroyp(&s->background); /* drops its references to jobs and models */
-        tdm_background_destroyp(&s->readers);
-        tdm_background_destroyp(&s->writer);
+        tdm_background_destroyp(&s->disk.readers);
+        tdm_background_destroyp(&s->disk.writer);
         tdm_companion_free_all(s);
         tdm_list_for_each(q, &s->sequences, struct sequence, node)
                 forget(s, q);
