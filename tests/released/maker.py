@@ -146,8 +146,14 @@ def score(file, sequences, top):
 def tokenizer_of(file, json_file):
     """The makers' tokenizer.json; else the pipeline of SmolLM2's, on the vocabulary of the file."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    control = {p for p, kind in zip(file.key("tokenizer.ggml.tokens"), file.key("tokenizer.ggml.token_type"))
+               if kind == 3}
     if json_file:
-        return Tokenizer.from_file(json_file)
+        with open(json_file, encoding="utf-8") as f:
+            pipeline = json.load(f)
+        for token in pipeline["added_tokens"]:  # <unused5>: a marker to the file, and a word to tokenizer.json
+            token["special"] = token["special"] or token["content"] in control
+        return Tokenizer.from_str(json.dumps(pipeline))
     assert file.key("tokenizer.ggml.pre") == "smollm", file.key("tokenizer.ggml.pre")
     pieces = file.key("tokenizer.ggml.tokens")
     merges = [tuple(m.split(" ")) for m in file.key("tokenizer.ggml.merges")]
@@ -156,8 +162,7 @@ def tokenizer_of(file, json_file):
         pre_tokenizers.Digits(individual_digits=True),
         pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=True)])
     out.decoder = decoders.ByteLevel()
-    out.add_special_tokens([AddedToken(p, special=True) for p, kind in
-                            zip(pieces, file.key("tokenizer.ggml.token_type")) if kind == 3])
+    out.add_special_tokens([AddedToken(p, special=True) for p in pieces if p in control])
     return out
 
 
