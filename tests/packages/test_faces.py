@@ -38,11 +38,13 @@ class Row:
             return found[1] if found else otherwise
         self.min, self.max = number("min", "0"), number("max", None)
         self.below, self.or_zero = ".below_max = true" in text, ".or_zero = true" in text
+        self.or_minus_one = ".minus_one = " in text
 
     def wants(self):
         """What comes behind "is not"."""
         if self.type in ("U32", "U64"):
-            return f"a whole number from {self.min} to {self.max or 2 ** int(self.type[1:]) - 1}"
+            return (f"a whole number from {self.min} to {self.max or 2 ** int(self.type[1:]) - 1}" +
+                    " or -1" * self.or_minus_one)
         if self.type == "REAL":
             return f"{'0 or ' * self.or_zero}a number from {self.min} to {'less than ' * self.below}{self.max}"
         if self.choices:
