@@ -106,7 +106,7 @@ def what_readme_has():
     text = read("README.md")
     for what, pattern in (("a clone line", r"^git clone "), ("how to install", r"^sudo apt install \./"),
                           ("how to uninstall", r"^sudo apt purge "), ("what hardware", r"^## What it ran on"),
-                          ("a model", r"tandem pull gemma3"), ("the configuration", r"/etc/tandem/tandem\.conf"),
+                          ("a model", r"tandem pull \w"), ("the configuration", r"/etc/tandem/tandem\.conf"),
                           ("a picture", r"^!\["), ("that the demo's model wanders", r"wanders off: that is its size")):
         check(re.search(pattern, text, re.M), what, pattern)
     pages = ["README.md"] + [os.path.relpath(p, TREE) for p in glob.glob(TREE + "/docs/**/*.md", recursive=True)]
