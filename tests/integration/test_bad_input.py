@@ -229,11 +229,10 @@ def rss(pid):
 
 @test
 def vanishing_client():
-    with Daemon() as d:
-        job = d.start_job(n=4000)
-        job.until(3)
-        cancelled = d.status().get("jobs_cancelled", 0)
-        job.vanish()
+    with Daemon(hang_ms=STANDING_MS) as d:
+        with d.in_midst(dict(n=4000), tokens=3) as (job,):
+            cancelled = d.status().get("jobs_cancelled", 0)
+            job.vanish()
         wait_for(lambda: d.status().get("jobs_running", 0) == 0, "the job stops", 5, 0.005)
         s = d.status()
         equal(s.get("jobs_cancelled", 0), cancelled + 1, "jobs cancelled")

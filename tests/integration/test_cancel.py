@@ -40,12 +40,10 @@ def ctrl_c():
 
 @test
 def leaves_at_the_next_step():
-    with Daemon() as d:
-        other = d.start_job(n=3000)
-        job = d.start_job(n=3000, temp=1.0, seed=3)
-        job.until(20)
+    with Daemon(hang_ms=STANDING_MS) as d:
+        with d.in_midst(dict(n=3000), dict(n=3000, temp=1.0, seed=3), tokens=20) as (other, job):
+            d.call("cancel", {"job": job.result.job})
         begin = time.monotonic()
-        d.call("cancel", {"job": job.result.job})
         r = job.wait()
         equal(r.reason, "DONE_CANCELLED", "reason")
         check(len(r.ids) < 3000, "it was cut short")
@@ -56,11 +54,9 @@ def leaves_at_the_next_step():
         time.sleep(0.2)
         equal(d.status()["tokens_generated"], tokens, "no token after the last job left")
         # From another client, by the command line.
-        job = d.start_job(n=3000)
-        job.until(5)
-        listed = d.jobs()
-        equal([j["job"] for j in listed], [job.result.job], "the job list")
-        d.cli("cancel", str(job.result.job), check_exit=0)
+        with d.in_midst(dict(n=3000), tokens=5) as (job,):
+            equal([j["job"] for j in d.jobs()], [job.result.job], "the job list")
+            d.cli("cancel", str(job.result.job), check_exit=0)
         equal(job.wait().reason, "DONE_CANCELLED", "reason")
 
 

@@ -134,7 +134,7 @@ def render_terminal():
                 out += piece
         except OSError:
             pass
-        equal(p.wait(30), 0, "exit")
+        equal(exit_of(p), 0, "exit")
         os.close(master)
         check(b"\x1b[2m<bos><start_of_turn>" in out and b"\x1b[1m" + ASK.encode() + b"\x1b[" in out, "styles", out)
 

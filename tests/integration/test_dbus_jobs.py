@@ -458,7 +458,7 @@ def ending_politely():
         equal(me.of(path, "Finished")[0][4][0], "length", "result")
         equal(len(read_all(fd)), me.of(path, "Finished")[0][4][1]["text-bytes"], "text")
         me.until(lambda: any(s[3] == "PropertiesChanged" and s[4][1].get("Draining") for s in me.signals), "Draining")
-        d.process.wait(15 * SLOW)
+        exit_of(d.process)
         equal(d.process.returncode, 0, "exit status")
         d.expect_exit = None
         me.close()
@@ -491,13 +491,12 @@ class NextDaemon:
 @test
 def calls_while_a_daemon_ends():
     """They wait at the bus for the next one, though the first one still works for a client of its socket."""
-    with Bus() as bus, bus.daemon(models=(TALE, SPROUT)) as d, NextDaemon(bus, d) as following:
+    with Bus() as bus, bus.daemon(models=(TALE, SPROUT), hang_ms=STANDING_MS) as d, NextDaemon(bus, d) as following:
         c = Client(bus).wait()
         want = read_all(c.generate(PROMPT, max_tokens=6)[1])
-        busy = d.start_job(n=5000, ignore_end=True)
-        check(busy.until(1), "a job of the socket")
-        d.process.terminate()
-        wait_for(lambda: not c.connection.name_has_owner(NAME), "the name to be given up", 10)
+        with d.in_midst(dict(n=3000)):
+            d.process.terminate()
+            wait_for(lambda: not c.connection.name_has_owner(NAME), "the name to be given up", 10)
         equal(read_all(c.generate(PROMPT, max_tokens=6)[1]), want, "the text")
         following.pid()
         model = c.call(ROOT, MANAGER, "LoadModel", "sa{sv}", "sprout", {"wait": True})

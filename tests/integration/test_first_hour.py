@@ -106,7 +106,7 @@ def the_first_command():
             check(r.returncode == 0 and r.stdout.startswith(b"tandemd "), "status", r)
         finally:
             daemon.send_signal(signal.SIGTERM)
-            equal(daemon.wait(30 * SLOW), 0, "its end, as README's kill %1")
+            equal(exit_of(daemon), 0, "its end, as README's kill %1")
             daemon.stderr.close()
 
 
@@ -132,7 +132,7 @@ def ways_to_use_it():
         finally:
             for process in reversed(running):
                 process.terminate()
-                process.wait(30 * SLOW)
+                exit_of(process)
 
 
 def logged_port(path):

@@ -204,7 +204,7 @@ def cached_answer():
 @test
 def props():
     """The default model's context, one's own jobs and no other's, and no path."""
-    with Daemon(models=(TALE, SPROUT), placement=None) as d, Gateway(d) as g:
+    with Daemon(models=(TALE, SPROUT), placement=None, hang_ms=STANDING_MS) as d, Gateway(d) as g:
         g.post(CHAT, body_of(CHAT, ASK, 1))
         got = g.get("/props")
         model = next(m for m in d.status()["models"] if m["name"] == "tale")
@@ -220,32 +220,31 @@ def props():
         equal((got["default_generation_settings"]["n_ctx"], got["model_alias"], got["model_path"]),
               (model["context"], "tale", "tale.gguf"), "props")
         equal((g.get("/slots"), got["total_slots"]), ([], 1), "nothing runs")
-        job = d.start_job(prompt=PROMPT, n=3000)
-        job.until(2)
-        second = d.start_job(prompt=PROMPT, n=3000)
-        second.until(2)
-        equal([g.get("/props" + q)["total_slots"] for q in ("", "?model=tale", "?model=sprout")], [2, 2, 1],
-              "own jobs of the model")
-        second.cancel()
-        wait_for(lambda: len(g.get("/slots")) == 1, "the second one has gone")
-        slot, = g.get("/slots")
-        equal([[s["id_task"] for s in g.get(f"/slots?model={m}")] for m in ("tale", "sprout")], [[slot["id_task"]], []],
-              "the jobs of one model")
-        equal((slot["model"], slot["is_processing"], slot["n_ctx"]), ("tale", True, model["context"]), "a job")
-        check(slot["next_token"][0]["n_decoded"] >= 2 and slot["n_prompt_tokens"] > 0, "how far it is", slot)
-        with open(os.path.join(d.dir, "keys"), "w") as f:
-            f.write("sk-one-key\n")
-        os.chmod(os.path.join(d.dir, "keys"), 0o600)
-        with Gateway(d, "--api-key-file", os.path.join(d.dir, "keys")) as other:
-            other.key = "sk-one-key"
-            equal(other.get("/slots"), [], "another owner's job is not shown")
-            body = json.dumps(body_of(CHAT, ASK, 3000, stream=True)).encode()
-            with other.connect() as s:
-                s.sendall(head("POST", CHAT, f"Content-Length: {len(body)}", "Authorization: Bearer sk-one-key") + body)
-                theirs, = wait_for(lambda: other.get("/slots"), "a job of the key's owner")
-                own = [slot["id_task"] for slot in g.get("/slots")]
-                check(theirs["id_task"] not in own, "nor the other way round", theirs, own)
-        job.cancel()
+        with d.in_midst(dict(n=3000), dict(n=3000), tokens=2) as jobs:
+            equal([g.get("/props" + q)["total_slots"] for q in ("", "?model=tale", "?model=sprout")], [2, 2, 1],
+                  "own jobs of the model")
+            for job in jobs:
+                job.vanish()
+        wait_for(lambda: g.get("/slots") == [], "they have gone")
+        with d.in_midst(dict(n=3000), tokens=2):
+            slot, = g.get("/slots")
+            equal([[s["id_task"] for s in g.get(f"/slots?model={m}")] for m in ("tale", "sprout")],
+                  [[slot["id_task"]], []], "the jobs of one model")
+            equal((slot["model"], slot["is_processing"], slot["n_ctx"]), ("tale", True, model["context"]), "a job")
+            check(slot["next_token"][0]["n_decoded"] >= 2 and slot["n_prompt_tokens"] > 0, "how far it is", slot)
+            with open(os.path.join(d.dir, "keys"), "w") as f:
+                f.write("sk-one-key\n")
+            os.chmod(os.path.join(d.dir, "keys"), 0o600)
+            with Gateway(d, "--api-key-file", os.path.join(d.dir, "keys")) as other:
+                other.key = "sk-one-key"
+                equal(other.get("/slots"), [], "another owner's job is not shown")
+                body = json.dumps(body_of(CHAT, ASK, 3000, stream=True)).encode()
+                with other.connect() as s:
+                    s.sendall(head("POST", CHAT, f"Content-Length: {len(body)}",
+                                   "Authorization: Bearer sk-one-key") + body)
+                    theirs, = wait_for(lambda: other.get("/slots"), "a job of the key's owner")
+                    own = [slot["id_task"] for slot in g.get("/slots")]
+                    check(theirs["id_task"] not in own, "nor the other way round", theirs, own)
 
 
 @test
@@ -254,24 +253,24 @@ def slots_of_networks():
     own = own_ip()
     if own.startswith("127."):
         raise Skip("this machine has no address but the loopback's")
-    with Daemon(placement=None) as d, Gateway(d, "--without-keys", listen="0.0.0.0:0") as g:
+    with Daemon(placement=None, hang_ms=STANDING_MS) as d, \
+            Gateway(d, "--without-keys", listen="0.0.0.0:0") as g:
         def seen(path):
             """What the network of this machine's other address sees."""
             with socket.create_connection((own, g.port), timeout=60 * SLOW) as s:
                 s.sendall(head("GET", path, "Connection: close", host=own))
                 return json.loads(read_all(s).partition(b"\r\n\r\n")[2])
-        mine = d.start_job(prompt=PROMPT, n=3000)
-        mine.until(2)
-        job, = g.get("/slots")
-        equal((seen("/slots"), seen("/props")["total_slots"]), ([], 1), "another network sees no job of the machine")
-        body = json.dumps(body_of(CHAT, ASK, 3000, stream=True)).encode()
-        with socket.create_connection((own, g.port)) as s:
-            s.sendall(head("POST", CHAT, f"Content-Length: {len(body)}", host=own) + body)
-            theirs, = wait_for(lambda: seen("/slots"), "its own job")
-            check(theirs["id_task"] != job["id_task"], "not the other one", theirs)
-            both = {s["id_task"] for s in g.get("/slots")}
-            equal(both, {theirs["id_task"], job["id_task"]}, "this machine sees both")
-        mine.cancel()
+        with d.in_midst(dict(n=3000), tokens=2):
+            job, = g.get("/slots")
+            equal((seen("/slots"), seen("/props")["total_slots"]), ([], 1),
+                  "another network sees no job of the machine")
+            body = json.dumps(body_of(CHAT, ASK, 3000, stream=True)).encode()
+            with socket.create_connection((own, g.port)) as s:
+                s.sendall(head("POST", CHAT, f"Content-Length: {len(body)}", host=own) + body)
+                theirs, = wait_for(lambda: seen("/slots"), "its own job")
+                check(theirs["id_task"] != job["id_task"], "not the other one", theirs)
+                both = {s["id_task"] for s in g.get("/slots")}
+                equal(both, {theirs["id_task"], job["id_task"]}, "this machine sees both")
 
 
 @test

@@ -73,7 +73,7 @@ def closing_hangs():
             w.close()
         watch = Stopwatch()
         d.process.send_signal(signal.SIGTERM)
-        equal(d.process.wait(15 * SLOW), 0, "the daemon's exit status")
+        equal(exit_of(d.process), 0, "the daemon's exit status")
         print(f"FIGURE hung_file: ended after {watch.seconds():.2f} s with files that hang")
         check(watch.seconds() < 4 * SLOW, "the end", watch.seconds())
         d.expect_exit = None
@@ -119,7 +119,7 @@ def asking_hangs():
         wire_of(d, ATTACKER).close()
         watch = Stopwatch()
         d.process.send_signal(signal.SIGTERM)
-        equal(d.process.wait(15 * SLOW), 0, "the daemon's exit status")
+        equal(exit_of(d.process), 0, "the daemon's exit status")
         check(watch.seconds() < 4 * SLOW, "the end", watch.seconds())
         d.expect_exit = None
         files.end()
@@ -228,7 +228,7 @@ def of_the_users_own_daemon():
         wait_for(ended, "the daemon's end", 14 * SLOW)
         print(f"FIGURE hung_file: a user's own daemon ended {time.monotonic() - begin:.1f} s after the signal")
         files.end()
-        equal(d.process.wait(5 * SLOW), 0, "exit status")
+        equal(exit_of(d.process), 0, "exit status")
         d.expect_exit = None
         w.close()
         close(fd)
@@ -250,7 +250,7 @@ def the_user_database_hangs():
             d.process.send_signal(signal.SIGTERM)
             wait_for(lambda: "tandemd: ended" in d.log(), "the end of its work", 10)
             os.close(os.open(passwd, os.O_WRONLY | os.O_NONBLOCK))  # an error where nobody waits for it
-            equal(d.process.wait(10 * SLOW), 0, "exit status")
+            equal(exit_of(d.process), 0, "exit status")
             check("there is no user tandem-http" in d.log(), "the answer came before the end", d.log())
             d.expect_exit = None
 

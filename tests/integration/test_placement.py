@@ -296,7 +296,7 @@ def bad_cpus():
         d = Daemon(env={"TANDEM_NPU_CPUS": value}, wait=False)
         d.expect_exit = None
         with d:
-            equal(d.process.wait(20 * SLOW), 2, "exit status")
+            equal(exit_of(d.process), 2, "exit status")
             check(message in d.log(), "the message", d.log())
 
 

@@ -128,7 +128,7 @@ def asks_on_a_terminal():
                     check(b"## Status" in out, "shown whole before the question")
                     asked = True
                     os.write(master, answer.encode() + b"\n")
-            check(p.wait(60) == 0, "exit status", out[-400:])
+            check(exit_of(p, timeout=60) == 0, "exit status", out[-400:])
             os.close(master)
             equal(any(n.startswith("tandem-report-") for n in os.listdir(d.dir)), there, "a file after " + answer)
 

@@ -431,11 +431,10 @@ def top_gives_the_terminal_back():
 
 @test
 def top_without_a_terminal():
-    with Daemon() as d:
+    with Daemon(hang_ms=STANDING_MS) as d:
         d.wait_ready()
-        job = d.start_job(n=4000)
-        check(job.until(3), "tokens")
-        out = d.cli("top", "-n", "2", "-d", "0.3", check_exit=0).stdout.decode()
+        with d.in_midst(dict(n=4000), tokens=3) as (job,):
+            out = d.cli("top", "-n", "2", "-d", "0.3", check_exit=0).stdout.decode()
         check("\x1b" not in out and "\x01" not in out, "plain text", out)
         equal(len(re.findall(r"(?m)^tandemd ", out)), 2, "rounds")
         equal(len(re.findall(rf"(?m)^ +{job.result.job} decode +tale ", out)), 2, "the job in each")

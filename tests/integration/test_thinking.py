@@ -260,7 +260,7 @@ def on_terminal(d, *args):
         if not piece:
             break
         out += piece
-    p.wait(30)
+    exit_of(p)
     os.close(master)
     return out.decode(errors="replace")
 

@@ -34,6 +34,7 @@ SLOW = 12.0 if SANITIZER else 1.0  # what a wait is multiplied by
 TALE = os.path.join(TREE, "models", "tale.gguf")
 SPROUT = os.path.join(TREE, "models", "sprout.gguf")
 PROMPT = "Once upon a time"
+STANDING_MS = 120000  # for Daemon.standing()
 REPORT = re.compile(r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error:|"
                     r"ThreadSanitizer: |AddressSanitizer:|SUMMARY: \w+Sanitizer|FATAL: ThreadSanitizer")
 
@@ -134,6 +135,12 @@ def wait_for(condition, what, timeout=30.0, pause=0.02):
         if passed > timeout * SLOW and watch.seconds() > timeout * SLOW:
             raise AssertionError(f"waited {passed:.0f} s in vain for: {what}")
         time.sleep(pause)
+
+
+def exit_of(process, what="its end", timeout=20.0):
+    """The status of a process that is about to leave."""
+    wait_for(lambda: process.poll() is not None, what, timeout, 0.005)
+    return process.returncode
 
 
 def listens(path):
@@ -445,6 +452,37 @@ class Daemon:
             except ProcessLookupError:
                 return 0
         return wait_for(sent, f"a {name} worker to signal", 30)
+
+    @contextlib.contextmanager
+    def standing(self):
+        """The workers stand still meanwhile: no step ends. Only beside hang_ms=STANDING_MS, or tandemd ends them."""
+        check(self.hang_ms and self.hang_ms >= STANDING_MS, "hang_ms=STANDING_MS")
+        pids = [pid for pid in (self.worker_pid(name) for name in ("npu", "gpu")) if pid > 0]
+        try:
+            for pid in pids:
+                send_signal(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    send_signal(pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def in_midst(self, *requests, tokens=1):
+        """Jobs that have so many tokens and more to come. The workers stand still, so they are in their midst however
+        long this test takes to do something to them. A job may end before that, so it is tried some times."""
+        for _ in range(5):
+            jobs = [self.start_job(**r) for r in requests]
+            began = all([job.until(tokens) for job in jobs])
+            with self.standing():
+                there = {j["job"] for j in self.jobs()} if began else set()
+                if there.issuperset(job.result.job for job in jobs):
+                    yield jobs
+                    return
+            for job in jobs:
+                job.vanish()
+            wait_for(lambda: not self.jobs(), "the jobs have ended")
+        raise AssertionError("the jobs were never in their midst")
 
     def model(self, name):
         for m in self.status()["models"]:

@@ -74,7 +74,7 @@ def activation_and_end():
         check(not os.path.exists(d.socket + ".lock"), "no lock for a socket that is somebody else's")
         d.process.send_signal(signal.SIGTERM)
         d.wait_told("STOPPING=1")
-        equal(d.process.wait(15 * SLOW), 0, "exit status")
+        equal(exit_of(d.process), 0, "exit status")
         check(os.path.exists(d.socket), "the manager's socket is still there")
         d.expect_exit = None
 
