@@ -59,12 +59,13 @@ class Node:
 class Program:
     """A server that is not ours."""
 
-    def __init__(self, name, command, ready):
-        self.name, self.command, self.ready = name, command, ready
+    def __init__(self, name, command, ready, fds=()):
+        self.name, self.command, self.ready, self.fds = name, command, ready, fds
 
     def __enter__(self):
         self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                                        pass_fds=self.fds)
         try:
             wait_for(self._is_ready, f"{self.name} ready")
         except BaseException:
@@ -96,11 +97,13 @@ class Balancer(Gateway):
     """HAProxy in front of the nodes, with what deploy/haproxy has but for addresses."""
 
     def __init__(self, nodes, folder):
-        self.port, self.key = free_port(), None
+        self.listener, self.key = socket.create_server(("127.0.0.1", 0)), None
+        self.port = self.listener.getsockname()[1]
+        fd = self.listener.fileno()  # HAProxy inherits it: a free port that it looks for later may be taken by then
         self.admin = os.path.join(folder, "admin.sock")
         with open(os.path.join(DEPLOY, "haproxy", "haproxy.cfg")) as f:
             text = f.read().replace("/run/haproxy/admin.sock", self.admin)
-        text = text.replace("bind :11434", f"bind 127.0.0.1:{self.port}")
+        text = text.replace("bind :11434", f"bind fd@{fd}")
         for name, address, node in zip("abc", ("10.0.0.11", "10.0.0.12", "10.0.0.13"), nodes):
             line = f"server {name} {address}:11434"
             equal(text.count(line), 1, line)
@@ -108,15 +111,17 @@ class Balancer(Gateway):
         path = os.path.join(folder, "haproxy.cfg")
         with open(path, "w") as f:
             f.write(text)
-        r = subprocess.run([HAPROXY, "-c", "-f", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        r = subprocess.run([HAPROXY, "-c", "-f", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           pass_fds=[fd])
         check(r.returncode == 0 and "WARNING" not in r.stdout, "the configuration is taken without a word", r.stdout)
-        self.program = Program("haproxy", [HAPROXY, "-db", "-f", path], lambda: self.up() == ["a", "b", "c"])
+        self.program = Program("haproxy", [HAPROXY, "-db", "-f", path], lambda: self.up() == ["a", "b", "c"], [fd])
 
     def __enter__(self):
         self.program.__enter__()
         return self
 
     def __exit__(self, *exc):
+        self.listener.close()
         return self.program.__exit__(*exc)
 
     def command(self, text):

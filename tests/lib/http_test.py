@@ -73,6 +73,13 @@ class Gateway:
         with open(f"/proc/{self.process.pid}/status") as f:
             return int(re.search(r"VmHWM:\s+(\d+)", f.read())[1])
 
+    def holds(self, port):
+        """Whether it has its end of the connection from this port of a client's."""
+        with open("/proc/net/tcp") as f:
+            rows = [line.split() for line in f.readlines()[1:]]
+        return any(int(r[1].split(":")[1], 16) == self.port and int(r[2].split(":")[1], 16) == port and
+                   r[3] in ("01", "08") for r in rows)  # established; or only the client has closed
+
     # -- requests
 
     def connect(self, rcvbuf=None, timeout=PATIENCE):
@@ -155,6 +162,8 @@ class FakeDaemon:
         return self
 
     def __exit__(self, *exc):
+        # Wakes the thread that accepts. Closing does not, and it might go on with the next socket of that number.
+        self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         shutil.rmtree(self.dir, ignore_errors=True)
 
@@ -219,6 +228,18 @@ def read_all(s):
             out += piece
     except (socket.timeout, ConnectionResetError):
         return out
+
+
+def first_answer(s):
+    """Of a connection that may go on: head and body."""
+    data, length = b"", 1
+    while len(data.split(b"\r\n\r\n", 1)[-1]) < length or b"\r\n\r\n" not in data:
+        piece = s.recv(65536)
+        check(piece, "a whole answer", data[-300:])
+        data += piece
+        found = re.search(rb"(?i)content-length: (\d+)", data)
+        length = int(found[1]) if found else 0
+    return data
 
 
 def parse_events(text):
