@@ -466,7 +466,10 @@ static void wait_for(struct tdm_scheduler *s, struct sequence *q, const struct t
         d->waits = d->seq->in_flight > 0 || n_ahead(d->seq) < d->plan.n_wanted;
         if (!d->waits)
                 return;
-        d->until_ns = tdm_now_ns() + (tdm_speculate_wants_all(s->speculate) ? LAG_TESTS_NS : (uint64_t)most_ns);
+        /* Where the time of devices is another one than this clock's, this clock only ends what hangs. */
+        if (tdm_speculate_wants_all(s->speculate) || s->config.clock_ns)
+                most_ns = (float)LAG_TESTS_NS;
+        d->until_ns = tdm_now_ns() + (uint64_t)most_ns;
         arm_lag(s);
 }
 
