@@ -206,6 +206,20 @@ def write_values(f, rng, shape, kind, value):
     f.write(np.asarray(value, "<f4").tobytes())
 
 
+def write_model(path, keys, tensors, rng, fast):
+    """tensors: name, shape, type and what is drawn. fast: large matrices take their blocks from a pool."""
+    pool = {} if fast else None
+
+    def write_tensor(f, name, shape, kind, drawn):
+        if isinstance(drawn, tuple):
+            write_values(f, rng, shape, *drawn)
+        else:
+            write_matrix(f, rng, pool, shape, kind, drawn, encode)
+
+    write_file(path, keys, [(name, shape, fitting_type(kind, shape[-1]), drawn)
+                            for name, shape, kind, drawn in tensors], write_tensor)
+
+
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("out")
@@ -234,17 +248,8 @@ def main():
         eos = kv("tokenizer.ggml.add_eos_token", "bool", False)
         meta = [kv("tokenizer.ggml.add_eos_token", "bool", True) if m == eos else m for m in meta]
         meta.append(kv(f"{a.arch}.pooling_type", "u32", a.pooling))
-    pool = {} if a.fast else None
-
-    def write_tensor(f, name, shape, kind, drawn):
-        if isinstance(drawn, tuple):
-            write_values(f, rng, shape, *drawn)
-        else:
-            write_matrix(f, rng, pool, shape, kind, drawn, encode)
-
     made = tensors(a.arch, size, n_layers, n_vocab, matrix_type, a.more_type or matrix_type, embd_type, a.type)
-    write_file(a.out, meta, [(name, shape, fitting_type(kind, shape[-1]), drawn) for name, shape, kind, drawn in made],
-               write_tensor)
+    write_model(a.out, meta, made, rng, a.fast)
     print(a.out, "layers", n_layers, "d", size[1], "vocab", n_vocab)
 
 

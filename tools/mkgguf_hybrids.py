@@ -16,8 +16,8 @@ import sys
 import numpy as np
 sys.dont_write_bytecode = True  # nothing of a run stays in the tree
 from gguf_types import TYPES  # noqa: E402
-from gguf_write import fitting_type, kv, letters_vocabulary, write_file, write_matrix  # noqa: E402
-from mkgguf_archs import encode, write_values  # noqa: E402
+from gguf_write import kv, letters_vocabulary  # noqa: E402
+from mkgguf_archs import write_model  # noqa: E402
 
 # layers, d, heads, kv heads, ff, context, RoPE base, layers with attention; a convolution of three rows in the others
 SIZES = {
@@ -91,18 +91,8 @@ def main():
     size = SIZES[a.arch, a.size]
     n_layers, n_vocab = a.layers or size[0], a.vocab or (2304 if a.size in SMALL else 65536)
     embd_type = a.embd_type or ("q8_0" if a.type in ("q4_0", "q8_0") else "q6_k" if a.type.endswith("_k") else a.type)
-    rng = np.random.default_rng(a.seed)
-    pool = {} if a.fast else None
-
-    def write_tensor(f, name, shape, kind, drawn):
-        if isinstance(drawn, tuple):
-            write_values(f, rng, shape, *drawn)
-        else:
-            write_matrix(f, rng, pool, shape, kind, drawn, encode)
-
-    made = tensors(size, n_layers, n_vocab, a.type, embd_type)
-    write_file(a.out, metadata(a.arch, size, f"random-{a.arch}-{a.size}-{a.type}", n_layers, n_vocab),
-               [(name, shape, fitting_type(kind, shape[-1]), drawn) for name, shape, kind, drawn in made], write_tensor)
+    write_model(a.out, metadata(a.arch, size, f"random-{a.arch}-{a.size}-{a.type}", n_layers, n_vocab),
+                tensors(size, n_layers, n_vocab, a.type, embd_type), np.random.default_rng(a.seed), a.fast)
     print(a.out, "layers", n_layers, "d", size[1], "vocab", n_vocab)
 
 
