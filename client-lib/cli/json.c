@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include "common/grow.h"
 
 void buf_free(struct buf *buf)
 {
@@ -20,16 +21,9 @@ void buf_add(struct buf *buf, const void *data, size_t size)
 {
         if (buf->failed)
                 return;
-        if (size >= buf->capacity - buf->size) {
-                size_t capacity = TDM_MAX(buf->capacity * 2, buf->size + size + 256);
-                char *p = realloc(buf->data, capacity);
-
-                if (!p) {
-                        buf->failed = true;
-                        return;
-                }
-                buf->data = p;
-                buf->capacity = capacity;
+        if (tdm_grow(&buf->data, &buf->capacity, buf->size + size + 1, 256, 1) < 0) {
+                buf->failed = true;
+                return;
         }
         if (size)
                 memcpy(buf->data + buf->size, data, size);
@@ -215,15 +209,8 @@ const char *json_parse_ids(const char *text, size_t size, uint32_t **ret_ids, si
                 *ret_at = i;
                 if (i < size && (text[i] == '.' || text[i] == 'e' || text[i] == 'E'))
                         return "a token id has to be a whole number, without fraction or exponent";
-                if (n == capacity) {
-                        uint32_t *p;
-
-                        capacity = TDM_MAX(capacity * 2, (size_t)256);
-                        p = realloc(ids, capacity * sizeof(*p));
-                        if (!p)
-                                return "there are more ids than fit into memory";
-                        ids = p;
-                }
+                if (tdm_grow(&ids, &capacity, n + 1, 256, sizeof(*ids)) < 0)
+                        return "there are more ids than fit into memory";
                 ids[n++] = (uint32_t)id;
                 i = skip_json_space(text, size, i);
                 *ret_at = i;

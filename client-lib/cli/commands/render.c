@@ -1,5 +1,6 @@
 /* tandem render: the prompt that a conversation becomes, and who wrote which part of it. */
 #include "client-lib/cli/cli.h"
+#include "common/grow.h"
 #include "engine/grammar/json.h"
 
 struct render_options {
@@ -47,16 +48,9 @@ static void render_chat_deinit(struct render_chat *chat)
 /* Takes text over. Returns it, or NULL without memory. */
 static char *keep_string(struct render_chat *chat, char *text)
 {
-        if (text && chat->n_strings == chat->capacity) {
-                size_t capacity = TDM_MAX(chat->capacity * 2, (size_t)32);
-                char **strings = realloc(chat->strings, capacity * sizeof(*strings));
-
-                if (!strings) {
-                        free(text);
-                        return NULL;
-                }
-                chat->strings = strings;
-                chat->capacity = capacity;
+        if (text && tdm_grow(&chat->strings, &chat->capacity, chat->n_strings + 1, 32, sizeof(*chat->strings)) < 0) {
+                free(text);
+                return NULL;
         }
         if (text)
                 chat->strings[chat->n_strings++] = text;

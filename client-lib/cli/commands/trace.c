@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <sys/stat.h>
+#include "common/grow.h"
 
 #define N_TRACKS 3
 #define MAX_EVENTS (UINT64_C(20) << 20) /* a file of some gigabytes; nothing opens more */
@@ -84,15 +85,8 @@ static bool span_add(struct spans *s, uint64_t from, uint64_t to)
                 s->items[s->n - 1].to = to;
                 return true;
         }
-        if (s->n == s->capacity) {
-                size_t capacity = TDM_MAX(s->capacity * 2, (size_t)1024);
-                struct span *p = realloc(s->items, capacity * sizeof(*p));
-
-                if (!p)
-                        return false;
-                s->items = p;
-                s->capacity = capacity;
-        }
+        if (tdm_grow(&s->items, &s->capacity, s->n + 1, 1024, sizeof(*s->items)) < 0)
+                return false;
         s->items[s->n++] = (struct span){ from, to };
         return true;
 }
