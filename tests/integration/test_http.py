@@ -495,14 +495,16 @@ def errors():
 @test
 def hang_up_while_the_prompt_is_read():
     """Also before the first token the job ends with its client; one that only waits in a queue, too."""
-    with Daemon(placement=None) as d, Gateway(d) as g:
+    with Daemon(placement=None, hang_ms=STANDING_MS) as d, Gateway(d) as g:
+        d.call("load", {"model": {"name": "tale"}})
+        d.wait_ready()
         for api, body in (("/v1/completions", {"prompt": [str(i) + "king " * 3500 for i in range(16)], "n": 4}),
                           ("/v1/completions", {"prompt": [str(i) + "wolf " * 3500 for i in range(16)], "n": 4,
                                                "stream": True})):
             body = json.dumps(dict(body, model="tale", max_tokens=16)).encode()
-            with g.connect() as s:
+            with d.standing(), g.connect() as s:  # so that no prompt is read to its end
                 s.sendall(head("POST", api, f"Content-Length: {len(body)}") + body)
-                jobs = wait_for(lambda: len(d.jobs()) == 64 and d.jobs(), "64 jobs", pause=0.002)
+                jobs = wait_for(lambda: len(d.jobs()) == 64 and d.jobs(), "64 jobs")
             watch = Stopwatch()
             check(all(j.get("generated_tokens", 0) == 0 for j in jobs), "none has a token yet", jobs[0])
             wait_for(lambda: not d.jobs(), "the jobs are gone")
