@@ -141,7 +141,8 @@ def the_same_packages():
     needed = set(re.search(r"^BUILD_PACKAGES=\((.*?)\)", read("bootstrap"), re.M | re.S)[1].split())
     stated = set(re.findall(r"^(?:Build-Depends:)? +([\w.+-]+)(?: [\[(].*)?,?$",
                             control.split("Standards-Version")[0], re.M))
-    tests_only = {"build-essential", "libcmocka-dev", "pkg-config"}
+    tests_only = {"build-essential", "libcmocka-dev", "pkg-config",
+                  "libjpeg62-turbo-dev", "libpng-dev", "libwebp-dev"}  # of pictures: no package has their decoder yet
     equal(sorted(needed - tests_only - stated), [], "what bootstrap installs and debian/control lacks")
     for script in ("postinst", "prerm", "postrm"):
         equal(os.path.realpath(os.path.join(TREE, "debian", "tandem." + script)),
