@@ -2,6 +2,9 @@
  * (f16-rows.c) and they are proven (prove-attend.c). */
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
+/* attend.comp's CAPPED: some layer's scores are soft-capped. The kernels of other models have no code for it. */
+#define ATTEND_CAPPED 1024u
+
 static_assert(TDM_MAX_LAYERS < TDM_VK_LAYERS_MAX, "flags of partial results tell layers apart");
 
 bool tdm_vk_attend_merges(const struct tdm_vk_model *m, uint32_t kind, bool many, uint32_t item_heads)
@@ -15,6 +18,14 @@ bool tdm_vk_attend_merges(const struct tdm_vk_model *m, uint32_t kind, bool many
 static uint32_t f16_tiles(const struct tdm_vk_model *m)
 {
         return m->hp.head_dim > 128 ? 2 : 4;
+}
+
+static bool is_capped(const struct tdm_vk_model *m)
+{
+        for (uint32_t i = 0; i < m->hp.n_layers; i++)
+                if (m->recipe.layers[i].attention_softcap > 0)
+                        return true;
+        return false;
 }
 
 struct tdm_vk_kernel tdm_vk_attend_kernel(const struct tdm_vk_model *m, uint32_t kind, bool many, uint32_t item_heads,
@@ -33,7 +44,8 @@ struct tdm_vk_kernel tdm_vk_attend_kernel(const struct tdm_vk_model *m, uint32_t
                                        .fits = true,
                                        .constants = { k->head_dim, m->kv.type,
                                                       (many ? k->many_rows : 1) | (k->both ? TDM_VK_ATTEND_BOTH : 0) |
-                                                              (m->device->few_registers ? TDM_VK_ATTEND_NARROW : 0),
+                                                              (m->device->few_registers ? TDM_VK_ATTEND_NARROW : 0) |
+                                                              (is_capped(m) ? ATTEND_CAPPED : 0),
                                                       form } };
 }
 

@@ -13,16 +13,18 @@
 layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint HEAD_DIM = 128;
 layout(constant_id = 1) const uint KV_TYPE = TDM_VK_KV_F16;
-// TDM_VK_ATTEND_BOTH: rows see keys behind them too; TDM_VK_ATTEND_NARROW
+// TDM_VK_ATTEND_BOTH: rows see keys behind them too; TDM_VK_ATTEND_NARROW; CAPPED (kernels/attend.c)
 layout(constant_id = 2) const uint ROWS_AND_SIDES = 1;
 layout(constant_id = 3) const uint FORM = TDM_VK_ATTEND_FORM(1); // without MERGES partial results are left
 layout(buffer_reference, std430, buffer_reference_align = 2) COHERENT buffer Stored16s { uint16_t v[]; };
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
-// Scores s become c tanh(s / c); 0: not. Where it lies kernels for f16 units have what they alone want.
+// With CAPPED scores s become c tanh(s / c); 0: not. Where c lies kernels for f16 units have what they alone want.
+// The kernels of other models have no code for it.
 #define p_softcap p.score_scale
 #include "gpu-worker/vulkan/shaders/attention/merge.glsl"
 
 const uint ROWS = TDM_VK_ATTEND_ROWS(ROWS_AND_SIDES);
+const bool CAPPED = (ROWS_AND_SIDES & 1024) != 0;
 const uint HEADS = TDM_VK_ATTEND_HEADS(FORM);
 const bool MERGES = TDM_VK_ATTEND_MERGES(FORM);
 const uint ACT = MERGES ? TDM_VK_ATTEND_ACT(FORM) : 0;
@@ -56,7 +58,7 @@ const uint VALUE_STEP = !NARROW      ? (QUERIES <= 4 ? 4 : 2) :
            STEP = HEAD_DIM % 16 != 0 ? 1 : HEAD_DIM % 32 == 0 || VALUE_STEP < 4 ? VALUE_STEP : 2;
 #define LOOP_END(n) (n) + NOTHING(p.n_heads)
 #else
-const bool BOTH = ROWS_AND_SIDES >= TDM_VK_ATTEND_BOTH;
+const bool BOTH = (ROWS_AND_SIDES & TDM_VK_ATTEND_BOTH) != 0;
 const bool FEW = ROWS == 1 && HEADS == 1;
 const uint STEP = HEAD_DIM % 128 == 0 ? (FEW || ROWS > 1 ? 16 : 8) :
                   HEAD_DIM % 64 == 0  ? 8 :
@@ -268,7 +270,7 @@ void main()
                 precise float score = s_part[thread]; \
                 [[unroll]] for (uint i = 1; i < 8; i++) \
                         score += s_part[i * TDM_VK_SPAN + thread]; \
-                if (p_softcap != 0) \
+                if (CAPPED && p_softcap != 0) \
                         score = capped(score); \
                 s_prob[q * TDM_VK_SPAN + thread] = key < seen_end(position, item.end) && \
                         key >= tdm_first_seen(position, p.window) ? score : -3.0e38; \
