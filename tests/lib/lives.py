@@ -46,10 +46,10 @@ class Held(Daemon):
 
 
 class Cli:
-    """A command that says JSON, and what it has said so far."""
+    """A command that says JSON, what it has said so far, and when."""
 
     def __init__(self, d, *args, command=("generate", "--json"), **env):
-        self.lines = []
+        self.lines, self.times = [], []
         self.process = subprocess.Popen([os.path.join(BIN, "tandem"), "--socket", d.socket, *command, *args],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         env=dict(d.environment(), **{"TANDEM_REATTACH": PATIENT, **env}))
@@ -58,6 +58,7 @@ class Cli:
 
     def _read(self):
         for line in self.process.stdout:
+            self.times.append(time.monotonic())
             self.lines.append(json.loads(line))
 
     def n(self):
