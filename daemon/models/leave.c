@@ -235,6 +235,10 @@ void tdm_model_step_end(struct tdm_model *model)
 {
         bool over = model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE;
 
-        if (--model->use.n_steps == 0 && over && !model->load)
+        if (--model->use.n_steps > 0)
+                return;
+        if (over && !model->load)
                 tdm_model_leave(model);
+        else if (!over && model->use.n_jobs == 0)
+                tdm_models_arm_tick(model->models); /* it is idle from now on, and leaves when its time comes */
 }

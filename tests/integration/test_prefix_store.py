@@ -51,7 +51,7 @@ def after_a_restart():
         a, b = text(1), text(1)[:-1] + [700, 701]
         d.generate(ids=a, n=40)
         kept(d, len(a) // PAGE)
-        for how in ("restart", "kill", "unload"):
+        for how in ("restart", "unload", "kill")[:times(2, 3)]:
             if how == "restart":
                 restart(d)
             elif how == "kill":
@@ -100,7 +100,7 @@ def damage(rng, paths, n):
         elif kind == 1:
             os.truncate(path, rng.randrange(size))
         elif kind == 2:
-            shutil.copyfile(rng.choice([p for p in paths if p != path]), path)
+            shutil.copyfile(rng.choice([p for p in paths if p != path and os.path.isfile(p)]), path)
         elif kind == 3:
             os.truncate(path, size // 2)
             os.truncate(path, size)
@@ -252,10 +252,11 @@ def a_full_disk():
                     pass
             for i in range(20, 22):
                 same_ids(d.generate(ids=text(i), n=12).ids, plain.generate(ids=text(i), n=12).ids, f"ids {i}")
-            restart(d)
-            same_ids(d.generate(ids=text(20), n=12).ids, plain.generate(ids=text(20), n=12).ids, "after a restart")
+            d.cli("stop", "tale", check_exit=0)
+            same_ids(d.generate(ids=text(20), n=12).ids, plain.generate(ids=text(20), n=12).ids, "after an unload")
+            check(d.stop() is None, "the daemon's end")
             subprocess.run(["mount", "-o", "remount,ro", place], check=True)
-            restart(d)
+            d.start()
             for i in range(24, 25):
                 same_ids(d.generate(ids=text(i), n=12).ids, plain.generate(ids=text(i), n=12).ids, f"read-only, {i}")
             wait_for(lambda: "not written to disk now: " in d.log() or "not kept on disk: " in d.log(), "a word", 20)
