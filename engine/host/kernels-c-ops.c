@@ -318,6 +318,37 @@ static void attend_span(const struct tdm_attend_span *span)
         }
 }
 
+/* One value of a head: its column of the matrix. */
+static void delta_value(const struct tdm_delta_rows *d, uint32_t c)
+{
+        size_t at = (size_t)(c / TDM_DELTA_PANEL) * d->size * TDM_DELTA_PANEL + c % TDM_DELTA_PANEL;
+        const float *from = d->from + at;
+        float *to = d->to + at;
+
+        for (uint32_t r = 0; r < d->n_rows; r++) {
+                const float *q = d->q + r * d->stride, *k = d->k + r * d->stride, *v = d->v + r * d->stride;
+                float decay = d->decay[r * d->numbers_stride], s = 0, o = 0, e;
+
+                for (uint32_t i = 0; i < d->size; i++)
+                        s = fmaf(from[i * TDM_DELTA_PANEL], k[i], s);
+                e = d->beta[r * d->numbers_stride] * fmaf(-decay, s, v[c]);
+                for (uint32_t i = 0; i < d->size; i++) {
+                        float m = fmaf(k[i], e, decay * from[i * TDM_DELTA_PANEL]);
+
+                        to[i * TDM_DELTA_PANEL] = m;
+                        o = fmaf(m, q[i], o);
+                }
+                d->out[r * d->out_stride + c] = o;
+                from = to;
+        }
+}
+
+static void delta_rows(const struct tdm_delta_rows *d)
+{
+        for (uint32_t c = 0; c < d->size; c++)
+                delta_value(d, c);
+}
+
 void tdm_kernels_c_ops_fill(struct tdm_kernels *kernels)
 {
         kernels->rmsnorm = rmsnorm;
@@ -331,5 +362,6 @@ void tdm_kernels_c_ops_fill(struct tdm_kernels *kernels)
         kernels->kv_store = kv_store;
         kernels->attend_span = attend_span;
         kernels->attend_merge = attend_merge;
+        kernels->delta_rows = delta_rows;
         kernels->exp_array = exp_array;
 }

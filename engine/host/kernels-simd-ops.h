@@ -213,6 +213,7 @@ static void rope(float *x, const float *cos, const float *sin, uint32_t head_dim
 }
 
 #include "engine/host/kernels-simd-attend.h"
+#include "engine/host/kernels-simd-delta.h"
 #include "engine/host/kernels-simd-sparse.h"
 
 static void fill(struct tdm_kernels *kernels)
@@ -231,5 +232,6 @@ static void fill(struct tdm_kernels *kernels)
         kernels->kv_store = kv_store;
         kernels->attend_span = attend_span;
         kernels->attend_merge = attend_merge;
+        kernels->delta_rows = delta_rows;
         kernels->exp_array = exp_array;
 }

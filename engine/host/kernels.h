@@ -103,6 +103,24 @@ struct tdm_columns {
         float x_scale;
 };
 
+/* Rows of one sequence through one head of a gated delta net (engine/model/recipe.h), one after the other. Its matrix
+ * has size keys and size values, a multiple of 16. It lies in panels of 16 values: [size / 16][size keys][16 values],
+ * so that a strip of it stays in the nearest cache for all rows.
+ *
+ * ORDER, for each value c: s = sum over i = 0 … size - 1 of fmaf(M[i][c], k[i], ·) from 0; e = beta fmaf(-decay, s,
+ * v[c]); M[i][c] = fmaf(k[i], e, decay M[i][c]); out[c] = sum over i of fmaf(M[i][c], q[i], ·) from 0. So it does not
+ * matter how many rows go together. */
+struct tdm_delta_rows {
+        const float *from;         /* the matrix before the rows; may be `to` */
+        float *to;                 /* and behind them */
+        const float *q, *k, *v;    /* [size] of the first row; those of the next lie `stride` floats on */
+        const float *decay, *beta; /* of the first row; those of the next lie `numbers_stride` floats on */
+        float *out;                /* [size], `out_stride` floats apart */
+        size_t stride, numbers_stride, out_stride;
+        uint32_t size, n_rows;
+};
+#define TDM_DELTA_PANEL 16u
+
 struct tdm_kernels {
         const char *name;     /* "c", "avx2", "avx512" */
         const char *describe; /* "AVX-512 VNNI" */
@@ -162,6 +180,7 @@ struct tdm_kernels {
          * left. */
         void (*attend_merge)(const struct tdm_attend_query *into, const struct tdm_attend_query *span,
                              uint32_t head_dim);
+        void (*delta_rows)(const struct tdm_delta_rows *rows);
         /* exp as all kernels use it (elementwise, same bits everywhere): for tests. */
         void (*exp_array)(const float *x, uint32_t n, float *y);
 };

@@ -620,6 +620,89 @@ static void test_attention(void **unused)
         }
 }
 
+/* In double precision, one row after the other. */
+static void delta_in_double(const struct tdm_delta_rows *d, double *m, double *out, double *magnitude)
+{
+        uint32_t size = d->size;
+
+        for (uint32_t r = 0; r < d->n_rows; r++)
+                for (uint32_t c = 0; c < size; c++) {
+                        double s = 0, e, g = d->decay[r * d->numbers_stride];
+
+                        for (uint32_t i = 0; i < size; i++)
+                                s += m[i * size + c] * d->k[r * d->stride + i];
+                        e = d->beta[r * d->numbers_stride] * (d->v[r * d->stride + c] - g * s);
+                        out[r * size + c] = 0;
+                        for (uint32_t i = 0; i < size; i++) {
+                                m[i * size + c] = g * m[i * size + c] + d->k[r * d->stride + i] * e;
+                                out[r * size + c] += m[i * size + c] * d->q[r * d->stride + i];
+                                *magnitude = fmax(*magnitude, fabs(m[i * size + c]));
+                        }
+                }
+}
+
+static void delta_check(const struct tdm_delta_rows *d, const float *out)
+{
+        uint32_t size = d->size;
+        double *m = alloc(size * size * sizeof(*m)), *want = alloc(d->n_rows * size * sizeof(*want)), magnitude = 1;
+
+        for (uint32_t i = 0; i < size; i++)
+                for (uint32_t c = 0; c < size; c++)
+                        m[i * size + c] = d->from[((size_t)(c / 16) * size + i) * 16 + c % 16];
+        delta_in_double(d, m, want, &magnitude);
+        for (uint32_t i = 0; i < d->n_rows * size; i++)
+                assert_true(fabs(out[i] - want[i]) <= magnitude * size * d->n_rows * 0x1p-23);
+        free(m), free(want);
+}
+
+/* Any number of rows, and any cut of them, in place or not: the same bits. */
+static void test_delta(void **unused)
+{
+        for (int round = 0; round < 60; round++) {
+                uint32_t size = 16 * (1 + below(16)), n_rows = 1 + below(9), stride = 3 * size + below(3),
+                         heads = 1 + below(5);
+                size_t bytes = (size_t)size * size * sizeof(float), out_bytes = (size_t)n_rows * size * sizeof(float);
+                float *rows = alloc((size_t)n_rows * stride * 4), *numbers = alloc((size_t)2 * n_rows * heads * 4);
+                float *before = alloc(bytes), *m = alloc(bytes), *m2 = alloc(bytes), *out = alloc(out_bytes),
+                      *out2 = alloc(out_bytes);
+                struct tdm_delta_rows d = {
+                        before, m,     rows, rows + size, rows + 2 * size, numbers, numbers + n_rows * heads, out,
+                        stride, heads, size, size,        n_rows
+                };
+
+                for (uint32_t i = 0; i < n_rows * stride; i++)
+                        rows[i] = i % stride < 2 * size ? uniform(-1, 1) / sqrtf((float)size) : uniform(-3, 3);
+                for (uint32_t i = 0; i < 2 * n_rows * heads; i++)
+                        numbers[i] = below(8) ? uniform(0, 1) : (float)below(2);
+                for (uint32_t i = 0; i < size * size; i++)
+                        before[i] = uniform(-2, 2);
+                reference.delta_rows(&d);
+                delta_check(&d, out);
+                for (unsigned k = 0; k < n_simd; k++) {
+                        struct tdm_delta_rows part = d;
+                        uint32_t first = 1 + draw(&cut_state) % n_rows;
+
+                        memcpy(m2, before, bytes);
+                        part.from = part.to = m2;
+                        part.out = out2;
+                        part.n_rows = first;
+                        simd[k].delta_rows(&part);
+                        part.q += first * stride, part.k += first * stride, part.v += first * stride;
+                        part.decay += first * heads, part.beta += first * heads, part.out += first * size;
+                        part.n_rows = n_rows - first;
+                        if (part.n_rows > 0)
+                                simd[k].delta_rows(&part);
+                        assert_memory_equal(out, out2, out_bytes);
+                        assert_memory_equal(m, m2, bytes);
+                        d.to = m2;
+                        simd[k].delta_rows(&d);
+                        assert_memory_equal(m, m2, bytes);
+                        d.to = m;
+                }
+                free(rows), free(numbers), free(before), free(m), free(m2), free(out), free(out2);
+        }
+}
+
 static void random_begin(void)
 {
         const char *wanted = getenv("TANDEM_TEST_SEED");
@@ -635,7 +718,7 @@ int main(void)
                 cmocka_unit_test(test_exp),       cmocka_unit_test(test_rmsnorm),   cmocka_unit_test(test_cut),
                 cmocka_unit_test(test_cut_edges), cmocka_unit_test(test_gelu),      cmocka_unit_test(test_rope),
                 cmocka_unit_test(test_kv_store),  cmocka_unit_test(test_attention), cmocka_unit_test(test_silu),
-                cmocka_unit_test(test_swiglu),
+                cmocka_unit_test(test_swiglu),    cmocka_unit_test(test_delta),
         };
 
         random_begin();
