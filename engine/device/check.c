@@ -39,10 +39,5 @@ int tdm_device_check_model(const struct tdm_device_model_config *config, uint64_
         if (!kv_geometry_fits(&config->kv, hp))
                 return tdm_error_set(err, TDM_E_PROTOCOL,
                                      "%s device: the KV cache's geometry does not fit the model's sizes", device);
-        for (uint32_t i = 0; i < hp->n_layers; i++)
-                if (hp->layers[i].n_heads * hp->layers[i].head_dim % TDM_BLOCK_VALUES)
-                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                             "%s device: %u heads of %u values: their product must be a multiple of %u",
-                                             device, hp->layers[i].n_heads, hp->layers[i].head_dim, TDM_BLOCK_VALUES);
         return 0;
 }

@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "engine/host/delta.h"
 #include "engine/host/short-conv.h"
 #include "engine/host/streams.h"
 
@@ -271,13 +272,28 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
         const struct tdm_kernels *kernels = model->kernels;
         const struct tdm_layer_sizes *sizes = &model->hp.layers[layer];
         bool is_both = model->recipe.is_bidirectional, has_state = sizes->n_state > 0;
-        uint32_t d = model->hp.d_model, q_width = has_state ? d : sizes->n_heads * sizes->head_dim;
+        uint32_t d = model->hp.d_model, q_width = sizes->n_heads * sizes->head_dim;
+        const struct tdm_layer_recipe *recipe = &model->recipe.layers[layer];
+        bool is_delta = recipe->mixer == TDM_MIXER_GATED_DELTA;
         uint32_t kv_width = sizes->n_kv_heads * sizes->head_dim;
         bool makes_keys = sizes->kv_layer == layer && !is_both && !has_state;
         struct tdm_matmul_out outs[4];
         unsigned n_outs = 0;
 
-        outs[n_outs++] = has_state ? out(&l->q, model->conv.in, 3 * (size_t)d) : out(&l->q, model->heads.q, q_width);
+        if (is_delta) {
+                q_width = recipe->delta_v_heads * recipe->delta_size;
+                outs[n_outs++] = out(&l->q, model->mixers.delta.in, tdm_recipe_delta_width(recipe));
+                outs[n_outs++] = out(&l->delta_z, model->mixers.delta.z, q_width);
+                outs[n_outs++] = out(&l->delta_alpha, model->mixers.delta.alpha, model->mixers.delta.v_stride);
+                outs[n_outs++] = out(&l->delta_beta, model->mixers.delta.beta, model->mixers.delta.v_stride);
+        } else if (has_state) {
+                q_width = d;
+                outs[n_outs++] = out(&l->q, model->mixers.conv.in, 3 * (size_t)d);
+        } else if (recipe->has_gate) {
+                outs[n_outs++] = out(&l->q, model->mixers.delta.in, 2 * (size_t)q_width);
+        } else {
+                outs[n_outs++] = out(&l->q, model->heads.q, q_width);
+        }
         if (is_both)
                 store_all(model, step, layer, hidden);
         if (makes_keys)
@@ -303,13 +319,19 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                 pass.acts = &model->acts[TDM_HOST_QKV];
                 pass_each_row(&pass, d, norm_row);
                 tdm_matmul(pool, kernels, pass.acts, n, outs, n_outs);
-                if (has_state)
+                if (recipe->has_gate)
+                        tdm_host_gate_split(model, layer, n);
+                if (is_delta)
+                        tdm_host_delta(model, step, layer, first, n);
+                else if (has_state)
                         tdm_host_short_conv(model, step, layer, first, n);
                 else if (is_both)
                         attend_both(&pass);
                 else
                         tdm_host_attend(model, step, layer, first, n);
 
+                if (recipe->has_gate)
+                        tdm_host_gate_apply(model, layer, n);
                 tdm_acts_prepare(&model->acts[TDM_HOST_ATTN_OUT], kernels, pool, model->heads.attn, q_width, n,
                                  q_width);
                 tdm_matmul(pool, kernels, &model->acts[TDM_HOST_ATTN_OUT], n,

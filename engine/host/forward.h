@@ -35,7 +35,9 @@ struct tdm_host_weight {
 };
 
 struct tdm_host_layer {
-        struct tdm_host_weight q, k, v, o;     /* with a short convolution: its first product is q, its second o */
+        struct tdm_host_weight q, k, v, o; /* with a short convolution: its first product is q, its second o */
+        struct tdm_host_weight delta_z, delta_alpha, delta_beta;
+        const float *delta_dt, *delta_a, *delta_norm;
         const float *conv;                     /* [taps][d_model] of a short convolution; else NULL */
         struct tdm_host_weight gate, up, down; /* of a dense FFN; else empty */
         struct tdm_host_weight router;         /* takes f32 */
@@ -86,6 +88,18 @@ struct tdm_host_conv {
         float *zeros;   /* [d_model] */
 };
 
+/* Gated delta nets and gated attention (delta.h). */
+struct tdm_host_delta {
+        float *in, *conv, *z, *alpha, *beta, *kernels, *zeros, *ones;
+        uint32_t v_stride;
+};
+
+/* What takes the place of attention, or goes around it. */
+struct tdm_host_mixers {
+        struct tdm_host_conv conv;
+        struct tdm_host_delta delta;
+};
+
 /* Rows that go to experts. */
 struct tdm_host_routed {
         struct tdm_experts *experts; /* NULL: no layer has any */
@@ -123,7 +137,7 @@ struct tdm_host_model {
         struct tdm_rope rope[TDM_MAX_ROPES]; /* of the recipe */
         struct tdm_host_angles angles;
         struct tdm_host_heads heads;
-        struct tdm_host_conv conv;
+        struct tdm_host_mixers mixers;
         float *y;                     /* [tile_rows][d_model]: a block's output before its norm */
         float *gate, *up;             /* [tile_rows][d_ff]; NULL: no layer is sparse */
         struct tdm_sparse *sparse;    /* NULL: no layer is run sparsely */

@@ -6,6 +6,7 @@
 #include <assert.h>
 
 #include "engine/host/early.h"
+#include "engine/host/delta.h"
 #include "engine/host/short-conv.h"
 #include "engine/host/streams.h"
 
@@ -17,7 +18,9 @@
 #define ALONE_MACS (UINT64_C(2) << 20)
 #define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
 /* Features that it computes besides those of all devices. */
-#define FEATURES (BIT(ROPE_PARTIAL) | BIT(WINDOW_BY_LAYER) | BIT(SHORT_CONV))
+#define FEATURES                                                                                                       \
+        (BIT(ROPE_PARTIAL) | BIT(WINDOW_BY_LAYER) | BIT(SHORT_CONV) | BIT(GATED_DELTA) | BIT(ATTENTION_GATE) |         \
+         BIT(ODD_HEADS))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -130,6 +133,7 @@ static void host_unload(struct tdm_device_model *public)
         tdm_experts_destroy(model->routed.experts);
         tdm_pooler_destroy(model->pooling);
         tdm_host_short_conv_free(model);
+        tdm_host_delta_free(model);
         free(model->heads.q);
         free(model->heads.attn);
         free(model->heads.k);
@@ -236,17 +240,33 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                 enum tdm_act qkv = qkv_act(&model->recipe.layers[i], acts);
 
                 const bool has_state = model->hp.layers[i].n_state > 0;
+                const bool is_delta = model->recipe.layers[i].mixer == TDM_MIXER_GATED_DELTA;
 
-                matrix_init(model, has_state ? TDM_TENSOR_SHORT_CONV_IN : TDM_TENSOR_Q, i, qkv, &l->q);
+                matrix_init(model,
+                            is_delta  ? TDM_TENSOR_DELTA_QKV :
+                            has_state ? TDM_TENSOR_SHORT_CONV_IN :
+                                        TDM_TENSOR_Q,
+                            i, qkv, &l->q);
                 l->k = l->v = l->q; /* neither is used where the layer reads another's, or has a state */
                 if (model->hp.layers[i].kv_layer == i && !has_state) {
                         matrix_init(model, TDM_TENSOR_K, i, qkv, &l->k);
                         if (!model->recipe.layers[i].v_is_k)
                                 matrix_init(model, TDM_TENSOR_V, i, qkv, &l->v);
                 }
-                matrix_init(model, has_state ? TDM_TENSOR_SHORT_CONV_OUT : TDM_TENSOR_O, i, acts[TDM_HOST_ATTN_OUT],
-                            &l->o);
-                l->conv = vector(model, TDM_TENSOR_SHORT_CONV, i);
+                matrix_init(model,
+                            is_delta  ? TDM_TENSOR_DELTA_OUT :
+                            has_state ? TDM_TENSOR_SHORT_CONV_OUT :
+                                        TDM_TENSOR_O,
+                            i, acts[TDM_HOST_ATTN_OUT], &l->o);
+                l->conv = vector(model, is_delta ? TDM_TENSOR_DELTA_CONV : TDM_TENSOR_SHORT_CONV, i);
+                if (is_delta) {
+                        matrix_init(model, TDM_TENSOR_DELTA_Z, i, qkv, &l->delta_z);
+                        matrix_init(model, TDM_TENSOR_DELTA_ALPHA, i, qkv, &l->delta_alpha);
+                        matrix_init(model, TDM_TENSOR_DELTA_BETA, i, qkv, &l->delta_beta);
+                        l->delta_dt = vector(model, TDM_TENSOR_DELTA_DT, i);
+                        l->delta_a = vector(model, TDM_TENSOR_DELTA_A, i);
+                        l->delta_norm = vector(model, TDM_TENSOR_DELTA_NORM, i);
+                }
                 if (model->recipe.layers[i].n_experts > 0) {
                         experts_init(model, i, acts, l);
                         l->router_scale = vector(model, TDM_TENSOR_ROUTER_SCALE, i);
@@ -419,13 +439,19 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
                 const struct tdm_host_layer *l = &model->layers[i];
                 const struct tdm_layer_sizes *sizes = &hp->layers[i];
 
-                q_width = TDM_MAX(q_width, sizes->n_state > 0 ? hp->d_model : sizes->n_heads * sizes->head_dim);
+                q_width = TDM_MAX(q_width, sizes->n_state > 0 ?
+                                                   TDM_MAX(hp->d_model, model->recipe.layers[i].delta_v_heads *
+                                                                                model->recipe.layers[i].delta_size) :
+                                                   sizes->n_heads * sizes->head_dim);
                 kv_width = TDM_MAX(kv_width, sizes->n_kv_heads * sizes->head_dim);
                 is_sparse = is_sparse || model->recipe.layers[i].is_sparse;
                 forms[TDM_HOST_QKV] |= 1u << l->q.act | 1u << l->k.act | 1u << l->v.act;
                 if (model->recipe.laurel_rank > 0)
                         forms[TDM_HOST_QKV] |= 1u << l->laurel_l.act;
                 forms[TDM_HOST_ATTN_OUT] |= 1u << l->o.act;
+                if (model->recipe.layers[i].mixer == TDM_MIXER_GATED_DELTA)
+                        forms[TDM_HOST_QKV] |=
+                                1u << l->delta_z.act | 1u << l->delta_alpha.act | 1u << l->delta_beta.act;
                 if (l->experts.n_experts > 0) {
                         forms[TDM_HOST_GATE_UP] |=
                                 1u << l->router.act | 1u << l->experts.gate_act | 1u << l->experts.up_act;
@@ -462,7 +488,8 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
         for (uint32_t i = 0; i < hp->head_dim; i++)
                 model->ones[i] = 1;
         if (tdm_host_early_new(&model->early, model, limits) < 0 || !tdm_host_streams_scratch(model) ||
-            !sparse_init(model) || !experts_scratch_init(model) || !tdm_host_short_conv_init(model))
+            !sparse_init(model) || !experts_scratch_init(model) || !tdm_host_short_conv_init(model) ||
+            !tdm_host_delta_init(model))
                 return false;
         if (tdm_attention_new(&model->attention, hp, rows, n_threads) < 0)
                 return false;

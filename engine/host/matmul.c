@@ -122,6 +122,8 @@ void tdm_acts_prepare_part(const struct tdm_acts *acts, const struct tdm_kernels
 
         if (acts->rows[TDM_ACT_F32])
                 memcpy((float *)acts->rows[TDM_ACT_F32][r].x + first, x, n * sizeof(float));
+        if (n % TDM_BLOCK_VALUES) /* types of blocks have no matrix of such a width */
+                return;
         if (acts->rows[TDM_ACT_I8]) {
                 const struct tdm_act_row *row = &acts->rows[TDM_ACT_I8][r];
                 const struct tdm_act_blocks blocks = blocks_from(row, b);
@@ -139,7 +141,7 @@ void tdm_acts_prepare_part(const struct tdm_acts *acts, const struct tdm_kernels
 void tdm_acts_prepare_row(struct tdm_acts *acts, const struct tdm_kernels *kernels, uint32_t row, const float *x,
                           uint32_t cols)
 {
-        assert(row < acts->max_rows && cols <= acts->max_cols && cols % TDM_BLOCK_VALUES == 0);
+        assert(row < acts->max_rows && cols <= acts->max_cols);
         if (row == 0) /* rows are prepared by several threads at once, but row 0 by one */
                 acts->cols = cols;
         tdm_acts_prepare_part(acts, kernels, row, 0, x, cols);

@@ -18,21 +18,24 @@ bool tdm_host_short_conv_init(struct tdm_host_model *model)
         uint32_t n_kernels = 0;
 
         for (uint32_t i = 0; i < model->hp.n_layers; i++)
-                n_kernels += model->recipe.layers[i].conv_taps;
+                n_kernels +=
+                        model->recipe.layers[i].mixer == TDM_MIXER_SHORT_CONV ? model->recipe.layers[i].conv_taps : 0;
         if (n_kernels == 0)
                 return true;
-        model->conv.in = calloc((size_t)model->tile_rows * 3 * d, sizeof(float));
-        model->conv.kernels = calloc((size_t)n_kernels * d, sizeof(float));
-        model->conv.zeros = calloc(d, sizeof(float));
-        if (!model->conv.in || !model->conv.kernels || !model->conv.zeros)
+        model->mixers.conv.in = calloc((size_t)model->tile_rows * 3 * d, sizeof(float));
+        model->mixers.conv.kernels = calloc((size_t)n_kernels * d, sizeof(float));
+        model->mixers.conv.zeros = calloc(d, sizeof(float));
+        if (!model->mixers.conv.in || !model->mixers.conv.kernels || !model->mixers.conv.zeros)
                 return false;
         model->scratch_bytes += ((size_t)model->tile_rows * 3 + n_kernels + 1) * d * sizeof(float);
         n_kernels = 0;
         for (uint32_t i = 0; i < model->hp.n_layers; i++) {
                 const uint32_t taps = model->recipe.layers[i].conv_taps;
                 struct tdm_host_layer *l = &model->layers[i];
-                float *to = model->conv.kernels + (size_t)n_kernels * d;
+                float *to = model->mixers.conv.kernels + (size_t)n_kernels * d;
 
+                if (model->recipe.layers[i].mixer != TDM_MIXER_SHORT_CONV)
+                        continue;
                 for (uint32_t k = 0; k < d; k++)
                         for (uint32_t j = 0; j < taps; j++)
                                 to[(size_t)j * d + k] = l->conv[(size_t)k * taps + j];
@@ -44,15 +47,15 @@ bool tdm_host_short_conv_init(struct tdm_host_model *model)
 
 void tdm_host_short_conv_free(struct tdm_host_model *model)
 {
-        free(model->conv.in);
-        free(model->conv.kernels);
-        free(model->conv.zeros);
+        free(model->mixers.conv.in);
+        free(model->mixers.conv.kernels);
+        free(model->mixers.conv.zeros);
 }
 
 /* s of a row of the tile. */
 static float *tile_values(const struct conv_job *job, uint32_t row)
 {
-        return job->model->conv.in + (size_t)row * 3 * job->d;
+        return job->model->mixers.conv.in + (size_t)row * 3 * job->d;
 }
 
 /* Where the sequence has its first row in this tile, and what its state was before that row: NULL at position 0. */
@@ -74,7 +77,7 @@ static const float *values_before(const struct conv_job *job, uint32_t begin, co
 {
         if (back <= n)
                 return tile_values(job, begin + n - back);
-        return state ? state + (size_t)(job->taps - 1 - (back - n)) * job->d : job->model->conv.zeros;
+        return state ? state + (size_t)(job->taps - 1 - (back - n)) * job->d : job->model->mixers.conv.zeros;
 }
 
 static void gate_input(const struct conv_job *job, uint32_t row)

@@ -12,8 +12,8 @@
  * known. False: no memory. */
 bool tdm_host_short_conv_init(struct tdm_host_model *model);
 void tdm_host_short_conv_free(struct tdm_host_model *model);
-/* Rows first … first + n - 1 (n <= tile_rows): model->conv.in, as the first product leaves it, to model->heads.attn
- * [n][d_model]. Writes the states that the step wants. */
+/* Rows first … first + n - 1 (n <= tile_rows): model->mixers.conv.in, as the first product leaves it, to
+ * model->heads.attn [n][d_model]. Writes the states that the step wants. */
 void tdm_host_short_conv(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first,
                          uint32_t n);
 

@@ -59,11 +59,6 @@ static int check_multiples(const struct tdm_layer_sizes *l, struct tdm_error *er
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "the head dimension %u is not a multiple of 4 from 16 on, which is not supported",
                                      l->head_dim);
-        if (l->n_heads * l->head_dim % 32)
-                return tdm_error_set(
-                        err, TDM_E_UNSUPPORTED,
-                        "%u heads of dimension %u are not a multiple of 32 together, which is not supported",
-                        l->n_heads, l->head_dim);
         return 0;
 }
 

@@ -98,19 +98,31 @@ static int check_mixer(const struct tdm_recipe *recipe, const struct tdm_hparams
 
         switch (l->mixer) {
         case TDM_MIXER_ATTENTION:
-                return l->conv_taps || hp->layers[i].n_state ? bad(err, "a state beside attention") : 0;
+                if (l->conv_taps || l->delta_size || l->delta_k_heads || l->delta_v_heads || hp->layers[i].n_state)
+                        return bad(err, "a state beside attention");
+                return l->has_gate && (l->biases & TDM_BIAS_Q || tdm_recipe_is_whole(recipe)) ?
+                               bad(err, "gated attention with a bias of queries, or to both sides") :
+                               0;
         case TDM_MIXER_SHORT_CONV:
-                if (l->conv_taps < 2 || l->conv_taps > TDM_MAX_CONV_TAPS)
-                        return bad(err, "a convolution of an impossible length");
-                if (hp->layers[i].n_state != (l->conv_taps - 1) * hp->d_model)
-                        return bad(err, "a state that does not fit its convolution");
+                if (l->delta_size || l->delta_k_heads || l->delta_v_heads)
+                        return bad(err, "heads of a convolution");
+                break;
+        case TDM_MIXER_GATED_DELTA:
+                if (l->delta_size < 16 || l->delta_size > 256 || l->delta_size % 16 || l->delta_k_heads < 1 ||
+                    l->delta_k_heads > l->delta_v_heads || l->delta_v_heads > 1024 ||
+                    l->delta_v_heads % l->delta_k_heads)
+                        return bad(err, "impossible heads of a gated delta net");
                 break;
         default:
                 return bad(err, "no known mixer");
         }
-        if (l->norms & norms || l->biases & biases || l->rope != TDM_ROPE_NONE || l->attention_softcap != 0 ||
-            l->has_sinks || l->v_is_k || recipe->residual != TDM_RESIDUAL_PLAIN || recipe->laurel_rank ||
-            tdm_recipe_is_whole(recipe))
+        if (l->conv_taps < 2 || l->conv_taps > TDM_MAX_CONV_TAPS)
+                return bad(err, "a convolution of an impossible length");
+        if (hp->layers[i].n_state != tdm_recipe_n_state(l, hp->d_model))
+                return bad(err, "a state that does not fit its mixer");
+        if (l->norms & norms || l->has_gate || l->biases & biases || l->rope != TDM_ROPE_NONE ||
+            l->attention_softcap != 0 || l->has_sinks || l->v_is_k || recipe->residual != TDM_RESIDUAL_PLAIN ||
+            recipe->laurel_rank || tdm_recipe_is_whole(recipe))
                 return bad(err, "parts of attention beside a state");
         return 0;
 }
@@ -132,8 +144,8 @@ static int check_layer(const struct tdm_recipe *recipe, const struct tdm_hparams
                 return bad(err, "a RoPE of more dimensions than a head has");
         if (l->norms & TDM_NORM_QK_LATE && l->rope != TDM_ROPE_NONE && recipe->ropes[l->rope].magnitude != 1)
                 return bad(err, "a RoPE with a magnitude before norms");
-        if (l->has_sinks > 1 || l->v_is_k > 1 || l->is_sparse > 1 || l->has_dense_beside > 1 || l->has_input > 1 ||
-            l->gate_up_is_one > 1 || l->has_output_scale > 1)
+        if (l->has_gate > 1 || l->has_sinks > 1 || l->v_is_k > 1 || l->is_sparse > 1 || l->has_dense_beside > 1 ||
+            l->has_input > 1 || l->gate_up_is_one > 1 || l->has_output_scale > 1)
                 return bad(err, "a flag that is neither 0 nor 1");
         if (l->v_is_k && (l->biases & TDM_BIAS_V))
                 return bad(err, "a bias for values that have no matrix");
@@ -256,6 +268,8 @@ double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_h
 
                 if (l->mixer == TDM_MIXER_SHORT_CONV)
                         kept = 4.0 * hp->d_model;
+                if (l->mixer == TDM_MIXER_GATED_DELTA)
+                        kept = tdm_recipe_delta_width(l) + 2.0 * l->delta_v_heads * (l->delta_size + 1);
                 if (l->n_experts == 0 || l->has_dense_beside)
                         kept += 3.0 * sizes->d_ff;
                 all += kept + experts;
@@ -295,6 +309,14 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
                         state_width = 3 * (uint64_t)hp->d_model;
                         q_width = TDM_MAX(q_width, (uint64_t)hp->d_model);
                 }
+                if (l->mixer == TDM_MIXER_GATED_DELTA) {
+                        state_width =
+                                TDM_MAX(state_width, 2 * (uint64_t)tdm_recipe_delta_width(l) +
+                                                             2 * (uint64_t)l->delta_v_heads * (l->delta_size + 16));
+                        q_width = TDM_MAX(q_width, (uint64_t)l->delta_v_heads * l->delta_size);
+                }
+                if (l->has_gate)
+                        state_width = TDM_MAX(state_width, 2 * (uint64_t)sizes->n_heads * sizes->head_dim);
                 kv_width = TDM_MAX(kv_width, (uint64_t)sizes->n_kv_heads * sizes->head_dim);
                 n_experts = TDM_MAX(n_experts, (uint64_t)l->n_experts);
                 n_used = TDM_MAX(n_used, (uint64_t)l->n_experts_used);
@@ -330,9 +352,14 @@ static uint64_t rope_features(const struct tdm_rope_recipe *rope, const struct t
                (rope->magnitude != 1 ? BIT(ROPE_MAGNITUDE) : 0);
 }
 
-static uint64_t mixer_features(const struct tdm_layer_recipe *l)
+static uint64_t mixer_features(const struct tdm_layer_recipe *l, const struct tdm_layer_sizes *sizes)
 {
-        return l->mixer == TDM_MIXER_SHORT_CONV ? BIT(SHORT_CONV) : 0;
+        bool is_delta = l->mixer == TDM_MIXER_GATED_DELTA;
+        uint32_t width = is_delta ? l->delta_v_heads * l->delta_size : sizes->n_heads * sizes->head_dim;
+
+        return (width % 32 && (is_delta || l->mixer == TDM_MIXER_ATTENTION) ? BIT(ODD_HEADS) : 0) |
+               (l->mixer == TDM_MIXER_SHORT_CONV ? BIT(SHORT_CONV) : 0) | (is_delta ? BIT(GATED_DELTA) : 0) |
+               (l->has_gate ? BIT(ATTENTION_GATE) : 0);
 }
 
 static uint64_t layer_features(const struct tdm_layer_recipe *l)
@@ -383,7 +410,7 @@ uint64_t tdm_recipe_features(const struct tdm_recipe *recipe, const struct tdm_h
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_layer_recipe *l = &recipe->layers[i];
 
-                features |= layer_features(l) | mixer_features(l) | size_features(recipe, hp, i);
+                features |= layer_features(l) | mixer_features(l, &hp->layers[i]) | size_features(recipe, hp, i);
                 if (l->mixer != TDM_MIXER_ATTENTION)
                         continue;
                 features |= (l->rope == TDM_ROPE_NONE ? BIT(NO_ROPE) : 0) |

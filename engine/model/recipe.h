@@ -22,6 +22,14 @@
  *   b, c, u = the three thirds of Win h; s_t = b_t u_t; o = c_t (sum over j of k_j s_(t - taps + 1 + j))
  *   x = x + Wout o; s before the first row is 0. The layer's state is the last taps - 1 of s.
  *
+ * A gated delta net takes it too (TDM_MIXER_GATED_DELTA). Of h: u for the heads of queries, keys and values below each
+ * other, z, and for each head of values a and b:
+ *
+ *   c_t = silu(sum over j of k_j u_(t - taps + 1 + j)); q and k of length 1 for each head, q by 1 / sqrt(size)
+ *   g = exp(A log(1 + exp(a + dt))), e = sigmoid(b) (v - g Mᵀk); M = g M + k eᵀ; o = Mᵀq; M before the first row is 0
+ *   x = x + Wout (RMS(o) silu(z)); head j of values has the queries and keys of head j modulo their number
+ *   The state is the last taps - 1 of u, then M of each head.
+ *
  * Experts e take the place of the dense FFN: the sum of w_e FFN_e(f), with w of a router's numbers Wr f. Where a dense
  * FFN runs beside them (has_dense_beside), every norm has a gain of its own and every expert a scale s_e:
  *
@@ -142,8 +150,9 @@ enum tdm_router {
 
 /* What a layer does in its attention block. */
 enum tdm_mixer {
-        TDM_MIXER_ATTENTION = 0, /* keys and values of all positions, or of a window of them */
-        TDM_MIXER_SHORT_CONV = 1 /* a causal convolution of each number with a few rows before, between two gates */
+        TDM_MIXER_ATTENTION = 0,  /* keys and values of all positions, or of a window of them */
+        TDM_MIXER_SHORT_CONV = 1, /* a causal convolution of each number with a few rows before, between two gates */
+        TDM_MIXER_GATED_DELTA = 2 /* a matrix for each head, corrected by each row */
 };
 #define TDM_MAX_CONV_TAPS 8u /* real models have 3 and 4 */
 
@@ -169,7 +178,11 @@ struct tdm_layer_recipe {
         uint32_t reach;
         uint32_t has_input;        /* takes part in the per-layer inputs */
         uint32_t has_output_scale; /* the residual is multiplied by a number at the layer's end */
-        uint32_t conv_taps;        /* rows that a convolution reads, its own the last; 0: the mixer has none */
+        uint32_t has_gate;         /* what attention gives is multiplied by sigmoid of a gate; Wq makes of each head the
+                                      query, then the gate */
+        /* Of a gated delta net: heads of keys, of values, and the numbers of each. */
+        uint32_t delta_k_heads, delta_v_heads, delta_size;
+        uint32_t conv_taps; /* rows that a convolution reads, its own the last; 0: the mixer has none */
 };
 
 enum tdm_residual {
@@ -207,9 +220,9 @@ struct tdm_recipe {
 };
 
 /* Goes up with every change of what a recipe's bytes mean: it is part of TDM_WEIGHTS_ABI. */
-#define TDM_RECIPE_LAYOUT 4u
-static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 84 &&
-                      sizeof(struct tdm_recipe) == 92 + 48 * TDM_MAX_ROPES + 84 * TDM_MAX_LAYERS,
+#define TDM_RECIPE_LAYOUT 5u
+static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 100 &&
+                      sizeof(struct tdm_recipe) == 92 + 48 * TDM_MAX_ROPES + 100 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Numbers that a row carries from block to block: its streams; where there are several, what lies between attention
@@ -223,6 +236,20 @@ static inline uint32_t tdm_recipe_residual_width(const struct tdm_recipe *recipe
 static inline bool tdm_recipe_is_whole(const struct tdm_recipe *recipe)
 {
         return recipe->is_bidirectional || recipe->pooling == TDM_POOLING_MEAN || recipe->pooling == TDM_POOLING_FIRST;
+}
+
+/* Width of what a gated delta net convolves: its queries, keys and values. */
+static inline uint32_t tdm_recipe_delta_width(const struct tdm_layer_recipe *l)
+{
+        return (2 * l->delta_k_heads + l->delta_v_heads) * l->delta_size;
+}
+/* What a layer keeps of a text. */
+static inline uint32_t tdm_recipe_n_state(const struct tdm_layer_recipe *l, uint32_t d_model)
+{
+        return l->mixer == TDM_MIXER_SHORT_CONV  ? (l->conv_taps - 1) * d_model :
+               l->mixer == TDM_MIXER_GATED_DELTA ? (l->conv_taps - 1) * tdm_recipe_delta_width(l) +
+                                                           l->delta_v_heads * l->delta_size * l->delta_size :
+                                                   0;
 }
 
 /* A layer keeps a state of a sequence: it has no positions, so it cannot be cut back (docs/state.md). */
@@ -282,7 +309,10 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
         X(LOGIT_SCALE, 0, "scaled logits")                                                                             \
         X(POOLING, 1, "vectors of texts")                                                                              \
         X(BIDIRECTIONAL, 1, "attention that is not causal")                                                            \
-        X(SHORT_CONV, 0, "short convolutions")
+        X(SHORT_CONV, 0, "short convolutions")                                                                         \
+        X(GATED_DELTA, 0, "gated delta nets")                                                                          \
+        X(ATTENTION_GATE, 0, "gated attention")                                                                        \
+        X(ODD_HEADS, 0, "heads whose values together are no multiple of 32")
 
 #define TDM_FEATURE_NUMBER(name, all, words) TDM_FEATURE_##name,
 #define TDM_ACTIVATION_FEATURE(name, number, words, largest) TDM_FEATURE_##name,

@@ -25,7 +25,12 @@ enum dim {
         ALL_INPUTS,
         DENSE_PAIR,
         TAPS,
-        THREE_MODEL
+        THREE_MODEL,
+        DELTA_WIDTH,
+        DELTA_V_WIDTH,
+        DELTA_V_HEADS,
+        DELTA_SIZE,
+        QUERIES
 };
 
 enum { GLOBAL = false, LAYER = true };
@@ -34,7 +39,7 @@ enum { NEEDED = false, MAYBE = true };
 /* Layers have a dense FFN, experts, or both. */
 enum ffn { ANY_FFN, DENSE, OF_EXPERTS };
 /* Layers have attention or a short convolution. */
-enum mixer { ANY_MIXER, OF_ATTENTION, OF_SHORT_CONV };
+enum mixer { ANY_MIXER, OF_ATTENTION, OF_SHORT_CONV, OF_DELTA };
 
 static const struct kind {
         const char *name;
@@ -53,7 +58,7 @@ static const struct kind {
         [TDM_TENSOR_OUTPUT] = { "output", GLOBAL, MATRIX, VOCAB, MODEL, MAYBE, 0 },
         [TDM_TENSOR_OUTPUT_NORM] = { "output_norm", GLOBAL, VECTOR, ONE, MODEL, NEEDED, 0 },
         [TDM_TENSOR_ATTN_NORM] = { "attn_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_ATTN_BEFORE },
-        [TDM_TENSOR_Q] = { "attn_q", LAYER, MATRIX, Q_WIDTH, MODEL, NEEDED, 0, .mixer = OF_ATTENTION },
+        [TDM_TENSOR_Q] = { "attn_q", LAYER, MATRIX, QUERIES, MODEL, NEEDED, 0, .mixer = OF_ATTENTION },
         [TDM_TENSOR_K] = { "attn_k", LAYER, MATRIX, KV_WIDTH, MODEL, NEEDED, 0, .mixer = OF_ATTENTION },
         [TDM_TENSOR_V] = { "attn_v", LAYER, MATRIX, KV_WIDTH, MODEL, NEEDED, 0, .mixer = OF_ATTENTION },
         [TDM_TENSOR_Q_NORM] = { "attn_q_norm", LAYER, VECTOR, ONE, Q_GAINS, NEEDED, TDM_NORM_Q },
@@ -122,6 +127,15 @@ static const struct kind {
                                        .mixer = OF_SHORT_CONV },
         [TDM_TENSOR_SHORT_CONV_OUT] = { "shortconv.out_proj", LAYER, MATRIX, MODEL, MODEL, NEEDED, 0,
                                         .mixer = OF_SHORT_CONV },
+        [TDM_TENSOR_DELTA_QKV] = { "attn_qkv", LAYER, MATRIX, DELTA_WIDTH, MODEL, NEEDED, 0, .mixer = OF_DELTA },
+        [TDM_TENSOR_DELTA_Z] = { "attn_gate", LAYER, MATRIX, DELTA_V_WIDTH, MODEL, NEEDED, 0, .mixer = OF_DELTA },
+        [TDM_TENSOR_DELTA_CONV] = { "ssm_conv1d", LAYER, VECTOR, DELTA_WIDTH, TAPS, NEEDED, 0, .mixer = OF_DELTA },
+        [TDM_TENSOR_DELTA_BETA] = { "ssm_beta", LAYER, MATRIX, DELTA_V_HEADS, MODEL, NEEDED, 0, .mixer = OF_DELTA },
+        [TDM_TENSOR_DELTA_ALPHA] = { "ssm_alpha", LAYER, MATRIX, DELTA_V_HEADS, MODEL, NEEDED, 0, .mixer = OF_DELTA },
+        [TDM_TENSOR_DELTA_DT] = { "ssm_dt", LAYER, VECTOR, ONE, DELTA_V_HEADS, NEEDED, 0, .mixer = OF_DELTA },
+        [TDM_TENSOR_DELTA_A] = { "ssm_a", LAYER, VECTOR, ONE, DELTA_V_HEADS, NEEDED, 0, .mixer = OF_DELTA },
+        [TDM_TENSOR_DELTA_NORM] = { "ssm_norm", LAYER, VECTOR, ONE, DELTA_SIZE, NEEDED, 0, .mixer = OF_DELTA },
+        [TDM_TENSOR_DELTA_OUT] = { "ssm_out", LAYER, MATRIX, MODEL, DELTA_V_WIDTH, NEEDED, 0, .mixer = OF_DELTA },
 };
 
 /* Tensors that some files have as one: below each other in this order, or their rows in turn. */
@@ -210,6 +224,16 @@ static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hpara
                 return recipe->layers[layer].conv_taps;
         case THREE_MODEL:
                 return 3 * hp->d_model;
+        case DELTA_WIDTH:
+                return tdm_recipe_delta_width(&recipe->layers[layer]);
+        case DELTA_V_WIDTH:
+                return recipe->layers[layer].delta_v_heads * recipe->layers[layer].delta_size;
+        case DELTA_V_HEADS:
+                return recipe->layers[layer].delta_v_heads;
+        case DELTA_SIZE:
+                return recipe->layers[layer].delta_size;
+        case QUERIES:
+                return (1 + recipe->layers[layer].has_gate) * sizes->n_heads * sizes->head_dim;
         }
         abort();
 }
@@ -246,6 +270,12 @@ bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
                 if (strcmp(recipe->architecture, "lfm2") != 0)
                         return false;
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "token_embd_norm.weight");
+                return true;
+        case TDM_TENSOR_DELTA_DT:
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.ssm_dt.bias", layer);
+                return true;
+        case TDM_TENSOR_DELTA_A:
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.ssm_a", layer);
                 return true;
         case TDM_TENSOR_FFN_NORM: /* gpt-oss calls it after what comes before it */
                 if (recipe->layers[layer].norms & TDM_NORM_ATTN_AFTER)
@@ -391,11 +421,14 @@ static bool tensor_is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe 
 enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe,
                                              const struct tdm_hparams *hp, uint32_t layer)
 {
+        static const uint8_t mixers[] = { [TDM_MIXER_ATTENTION] = OF_ATTENTION,
+                                          [TDM_MIXER_SHORT_CONV] = OF_SHORT_CONV,
+                                          [TDM_MIXER_GATED_DELTA] = OF_DELTA };
         const struct tdm_layer_recipe *l = &recipe->layers[layer];
 
         if (!tensor_is_wanted(kind, recipe, layer))
                 return TDM_TENSOR_ABSENT;
-        if (kinds[kind].mixer != ANY_MIXER && (kinds[kind].mixer == OF_ATTENTION) != (l->mixer == TDM_MIXER_ATTENTION))
+        if (kinds[kind].mixer != ANY_MIXER && kinds[kind].mixer != mixers[l->mixer])
                 return TDM_TENSOR_ABSENT;
         if (kinds[kind].norm != 0 && !(l->norms & kinds[kind].norm))
                 return TDM_TENSOR_ABSENT;

@@ -136,8 +136,9 @@ static void hostile_layers(void **state)
                 REFUSED(r.layers[i].biases = TDM_BIAS_ROUTER);
                 REFUSED(r.layers[i].has_input = 1); /* of no width */
                 REFUSED(r.layers[i].has_output_scale = 2);
-                REFUSED(r.layers[i].mixer = TDM_MIXER_SHORT_CONV); /* without taps or a state */
-                REFUSED(r.layers[i].mixer = 2);
+                REFUSED(r.layers[i].mixer = TDM_MIXER_SHORT_CONV);  /* without taps or a state */
+                REFUSED(r.layers[i].mixer = TDM_MIXER_GATED_DELTA); /* without heads */
+                REFUSED(r.layers[i].mixer = 3);
                 REFUSED(r.layers[i].conv_taps = 3);
 #define EXPERTS(n, used, width, how)                                                                                   \
         (r.layers[i].n_experts = n, r.layers[i].n_experts_used = used, r.layers[i].d_expert = width,                   \
@@ -193,6 +194,50 @@ static void states(void **state)
         assert_int_equal(tdm_hparams_check(&hp, NULL), TDM_E_BAD_MODEL);
 }
 
+/* A gated delta net has heads that go together, and a state of its size; its attention layers may have gates. */
+static void delta_nets(void **state)
+{
+        good.layers[3].mixer = TDM_MIXER_GATED_DELTA;
+        good.layers[3].conv_taps = 4;
+        good.layers[3].delta_size = 48;
+        good.layers[3].delta_k_heads = 2;
+        good.layers[3].delta_v_heads = 6;
+        good.layers[3].rope = TDM_ROPE_NONE;
+        good.layers[3].norms &= ~(uint32_t)(TDM_NORM_Q | TDM_NORM_K);
+        good.layers[0].has_gate = 1;
+        hp.layers[3].n_state = 3 * (2 + 2 + 6) * 48 + 6 * 48 * 48;
+        assert_int_equal(tdm_hparams_check(&hp, NULL), 0);
+        assert_int_equal(tdm_recipe_check(&good, &hp, NULL), 0);
+        assert_true(tdm_recipe_has_state(&good, &hp));
+        for (uint32_t kind = TDM_TENSOR_DELTA_QKV; kind <= TDM_TENSOR_DELTA_OUT; kind++)
+                for (uint32_t i = 0; i < 4; i++)
+                        assert_int_equal(tdm_tensor_presence((enum tdm_tensor_kind)kind, &good, &hp, i),
+                                         i == 3 ? TDM_TENSOR_REQUIRED : TDM_TENSOR_ABSENT);
+        for (uint32_t i = 0; i < 2; i++) {
+                uint32_t rows, cols;
+
+                tdm_tensor_shape(TDM_TENSOR_Q, &good, &hp, i, &rows, &cols);
+                assert_true(rows == (i == 0 ? 256 : 128) && cols == 64);
+        }
+        REFUSED(r.layers[3].delta_size = 0);
+        REFUSED(r.layers[3].delta_size = 40);
+        REFUSED(r.layers[3].delta_size = UINT32_MAX & ~15u);
+        REFUSED(r.layers[3].delta_k_heads = 0);
+        REFUSED(r.layers[3].delta_k_heads = 4);
+        REFUSED(r.layers[3].delta_k_heads = 12);
+        REFUSED(r.layers[3].delta_v_heads = 8);
+        REFUSED(r.layers[3].delta_v_heads = UINT32_MAX - 1);
+        REFUSED(r.layers[3].conv_taps = 3);
+        REFUSED(r.layers[3].mixer = TDM_MIXER_SHORT_CONV);
+        REFUSED(r.layers[3].mixer = TDM_MIXER_ATTENTION);
+        REFUSED(r.layers[3].norms |= TDM_NORM_Q);
+        REFUSED(r.layers[3].has_gate = 1);
+        REFUSED(r.layers[0].has_gate = 2);
+        REFUSED(r.layers[0].delta_size = 16);
+        REFUSED(r.layers[0].biases = TDM_BIAS_Q);
+        REFUSED(r.pooling = TDM_POOLING_MEAN);
+}
+
 /* A change that a recipe can say, and how it is called. */
 #define ASKS(feature, change)                                                                                          \
         do {                                                                                                           \
@@ -221,6 +266,13 @@ static void no_windows(struct tdm_hparams *sizes, struct tdm_recipe *r)
 {
         for (uint32_t i = 0; i < sizes->n_layers; i++)
                 sizes->layers[i].window = 0, r->layers[i].rope = r->layers[0].rope;
+}
+
+static void odd_heads(struct tdm_hparams *sizes, struct tdm_recipe *r)
+{
+        for (uint32_t i = 0; i < sizes->n_layers; i++)
+                sizes->layers[i].n_heads = sizes->layers[i].n_kv_heads = 1, sizes->layers[i].head_dim = 48;
+        r->ropes[0].n_dims = r->ropes[1].n_dims = 48;
 }
 
 static void features(void **state)
@@ -273,6 +325,12 @@ static void features(void **state)
         ASKS(TDM_FEATURE_SHORT_CONV,
              (r.layers[3].mixer = TDM_MIXER_SHORT_CONV, r.layers[3].conv_taps = 3, r.layers[3].rope = TDM_ROPE_NONE,
               r.layers[3].norms &= ~(uint32_t)(TDM_NORM_Q | TDM_NORM_K), sizes.layers[3].n_state = 2 * sizes.d_model));
+        ASKS(TDM_FEATURE_GATED_DELTA,
+             (r.layers[3].mixer = TDM_MIXER_GATED_DELTA, r.layers[3].conv_taps = 2, r.layers[3].rope = TDM_ROPE_NONE,
+              r.layers[3].delta_size = 32, r.layers[3].delta_k_heads = r.layers[3].delta_v_heads = 1,
+              r.layers[3].norms &= ~(uint32_t)(TDM_NORM_Q | TDM_NORM_K), sizes.layers[3].n_state = 3 * 32 + 32 * 32));
+        ASKS(TDM_FEATURE_ATTENTION_GATE, r.layers[1].has_gate = 1);
+        ASKS(TDM_FEATURE_ODD_HEADS, odd_heads(&sizes, &r));
         ASKS(TDM_FEATURE_BIDIRECTIONAL, (r.pooling = TDM_POOLING_MEAN, r.is_bidirectional = 1, no_windows(&sizes, &r)));
         assert_int_equal(seen, TDM_FEATURE_BIT(TDM_N_FEATURES) - 1); /* none was forgotten */
         assert_string_equal(tdm_feature_name(TDM_N_FEATURES), "an unknown feature");
@@ -400,8 +458,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup(hostile_numbers, setup), cmocka_unit_test_setup(hostile_layers, setup),
                 cmocka_unit_test_setup(features, setup),        cmocka_unit_test(activations),
-                cmocka_unit_test_setup(states, setup),          cmocka_unit_test_setup(presence, setup),
-                cmocka_unit_test_setup(share_read, setup),
+                cmocka_unit_test_setup(states, setup),          cmocka_unit_test_setup(delta_nets, setup),
+                cmocka_unit_test_setup(presence, setup),        cmocka_unit_test_setup(share_read, setup),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@ struct tdm_weights_order {
         uint32_t head_dim;
         uint32_t n_dims; /* even */
         bool has_halves; /* the file's pairs are i and i + n_dims / 2, not 2 i and 2 i + 1 */
+        bool is_gated;   /* every second block of head_dim rows is a gate, which is not turned */
         float scale;     /* a vector's values are multiplied by it; 0: not */
         struct tdm_tensor_cut cut;
 };
@@ -38,7 +39,7 @@ static inline uint32_t tdm_weights_turned_row(const struct tdm_weights_order *or
         uint32_t i = order->n_dims ? row % order->head_dim : 0, half = order->head_dim / 2, n_pairs = order->n_dims / 2;
         uint32_t step = order->has_halves ? 1 : 2, second = order->has_halves ? n_pairs : 1;
 
-        if (order->n_dims == 0)
+        if (order->n_dims == 0 || (order->is_gated && row / order->head_dim % 2))
                 return row;
         if (i < half)
                 return row - i + (i < n_pairs ? step * i : order->n_dims + (i - n_pairs));

@@ -178,6 +178,8 @@ static struct tdm_weights_order plan_order(const struct tdm_tensor_ref *ref, con
         return (struct tdm_weights_order){ .head_dim = head_dim,
                                            .n_dims = rope->n_dims,
                                            .has_halves = rope->style == TDM_ROPE_HALVES,
+                                           .is_gated = ref->kind == TDM_TENSOR_Q &&
+                                                       model->recipe.layers[ref->layer].has_gate,
                                            .cut = ref->cut };
 }
 

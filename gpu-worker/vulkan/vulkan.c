@@ -12,7 +12,9 @@
 #define WORK_BYTES_MIN (UINT64_C(128) << 20)
 #define WORK_BYTES_MAX (UINT64_C(1) << 30)
 /* What layers with a state consist of. */
-#define LEFT_TO_HOST TDM_FEATURE_BIT(TDM_FEATURE_SHORT_CONV)
+#define LEFT_TO_HOST                                                                                                   \
+        (TDM_FEATURE_BIT(TDM_FEATURE_SHORT_CONV) | TDM_FEATURE_BIT(TDM_FEATURE_GATED_DELTA) |                          \
+         TDM_FEATURE_BIT(TDM_FEATURE_ATTENTION_GATE))
 
 int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err)
 {
