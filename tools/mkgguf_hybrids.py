@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Write a random-weight GGUF of an LFM2 shape, whose layers keep a state or keys, for parity and speed checks.
+"""Write a random-weight GGUF of an LFM2 or Qwen 3.5 shape, whose layers keep a state or keys, for parity and speed
+checks.
 
-usage: mkgguf_hybrids.py OUT --arch lfm2 --size SIZE [--type T] [--embd-type T] [--seed N] [--layers N] [--vocab N]
-                         [--fast]
-The small sizes (dev, k, odd) are those of the golden files in tests/golden/archs: the same seed gives the weights for
-which those values were computed. The others are of released models. --type is for the matrices; norms and convolutions
-are f32, as converters write them.
+usage: mkgguf_hybrids.py OUT --arch lfm2|qwen35 --size SIZE [--type T] [--embd-type T] [--seed N] [--layers N]
+                         [--vocab N] [--fast]
+The small sizes (dev, k, odd, mtp) are those of the golden files in tests/golden/archs: the same seed gives the weights
+for which those values were computed. The others are of released models. --type is for the matrices; norms and
+convolutions are f32, as converters write them.
 
-Weights are honest random draws: gains near 1, matrices N(0, s/sqrt(fan_in)). The vocabulary is SentencePiece bytes and
+Weights are honest random draws: gains near 1, matrices N(0, s/sqrt(fan_in)). Decays of delta nets are spread: one head
+keeps about a hundred tokens, one only a few. The vocabulary is SentencePiece bytes and
 made-up pieces, whatever the model's own is: what is scored are ids. The models have no chat template: generate with
 --raw. Needs numpy.
 """
@@ -19,7 +21,8 @@ from gguf_types import TYPES  # noqa: E402
 from gguf_write import kv, letters_vocabulary  # noqa: E402
 from mkgguf_archs import write_model  # noqa: E402
 
-# layers, d, heads, kv heads, ff, context, RoPE base, layers with attention; a convolution of three rows in the others
+# LFM2: layers, d, heads, kv heads, ff, context, RoPE base, layers with attention; a convolution of three rows in the
+# others
 SIZES = {
     ("lfm2", "dev"): (6, 192, 6, 2, 352, 4096, 1e6, (2, 4)),
     ("lfm2", "k"): (4, 256, 4, 2, 768, 4096, 1e6, (2,)),
@@ -28,8 +31,89 @@ SIZES = {
     ("lfm2", "350m"): (16, 1024, 16, 8, 4608, 32768, 1e6, (2, 5, 8, 10, 12, 14)),
     ("lfm2", "1.2b"): (16, 2048, 32, 8, 8192, 32768, 1e6, (2, 5, 8, 10, 12, 14)),
 }
-SMALL = ("dev", "k", "odd", "long")
+SMALL = ("dev", "k", "odd", "long", "mtp")
 TAPS = 3
+
+
+class Qwen:
+    """Delta nets but for every `every`-th layer. delta: size, key heads, value heads; rot: turned dimensions."""
+    def __init__(self, layers, d, heads, kv_heads, head_dim, ff, base, tied, delta, rot, every=4, n_ctx=4096, drafts=0):
+        self.layers, self.d, self.heads, self.kv_heads = layers, d, heads, kv_heads
+        self.head_dim, self.ff, self.base, self.tied = head_dim, ff, base, tied
+        self.delta, self.rot, self.every = delta, rot, every
+        self.n_ctx, self.drafts = n_ctx, drafts
+
+
+QWEN_TAPS = 4
+QWEN_SIZES = {
+    "dev": Qwen(8, 192, 3, 1, 64, 352, 1e7, True, (32, 2, 6), 16),
+    "k": Qwen(4, 256, 4, 2, 128, 512, 1e7, False, (64, 2, 4), 32),
+    "odd": Qwen(5, 160, 5, 1, 48, 416, 1e6, True, (48, 1, 3), 12, every=3),
+    "mtp": Qwen(4, 192, 3, 1, 64, 352, 1e7, True, (32, 2, 4), 16, drafts=1),
+    "long": Qwen(8, 192, 3, 1, 64, 352, 1e7, True, (32, 2, 6), 16, n_ctx=16384),
+    "0.8b": Qwen(24, 1024, 8, 2, 256, 3584, 1e7, True, (128, 16, 16), 64, n_ctx=32768),
+    "4b": Qwen(32, 2560, 16, 4, 256, 9216, 1e7, True, (128, 16, 32), 64, n_ctx=32768),
+}
+
+
+def qwen_metadata(s, name, n_layers, n_vocab):
+    def key(what, kind, value):
+        return kv(f"qwen35.{what}", kind, value)
+
+    size, k_heads, v_heads = s.delta
+    sections = [s.rot // 2 - 2 * (s.rot // 6), s.rot // 6, s.rot // 6, 0]
+    return [kv("general.architecture", "str", "qwen35"), kv("general.name", "str", name),
+            key("block_count", "u32", n_layers + s.drafts), key("context_length", "u32", s.n_ctx),
+            key("embedding_length", "u32", s.d), key("feed_forward_length", "u32", s.ff),
+            key("attention.head_count", "u32", s.heads), key("attention.head_count_kv", "u32", s.kv_heads),
+            key("attention.key_length", "u32", s.head_dim), key("attention.value_length", "u32", s.head_dim),
+            key("rope.freq_base", "f32", s.base), key("rope.dimension_count", "u32", s.rot),
+            key("rope.dimension_sections", "ai32", sections), key("attention.layer_norm_rms_epsilon", "f32", 1e-6),
+            key("ssm.conv_kernel", "u32", QWEN_TAPS), key("ssm.state_size", "u32", size),
+            key("ssm.group_count", "u32", k_heads), key("ssm.time_step_rank", "u32", v_heads),
+            key("ssm.inner_size", "u32", size * v_heads), key("full_attention_interval", "u32", s.every)] + \
+        ([key("nextn_predict_layers", "u32", s.drafts)] if s.drafts else []) + letters_vocabulary(n_vocab)
+
+
+def qwen_mixer(s, rng, b, in_attention, kind):
+    d, size, k_heads, v_heads = s.d, *s.delta
+    width, v_width, q_width = (2 * k_heads + v_heads) * size, v_heads * size, s.heads * s.head_dim
+    if not in_attention:
+        dt = rng.uniform(-2.5, 1.0, v_heads)
+        decay = -np.exp(np.linspace(-3.2, 0.7, v_heads) + rng.uniform(-0.3, 0.3, v_heads))
+        return [(b + "attn_qkv.weight", (width, d), kind, d ** -0.5),
+                (b + "attn_gate.weight", (v_width, d), kind, 1.3 * d ** -0.5),
+                (b + "ssm_conv1d.weight", (width, QWEN_TAPS), "f32", ("bias", 0.7)),
+                (b + "ssm_dt.bias", (v_heads,), "f32", ("value", dt)),
+                (b + "ssm_a", (v_heads,), "f32", ("value", decay)),
+                (b + "ssm_beta.weight", (v_heads, d), kind, 1.8 * d ** -0.5),
+                (b + "ssm_alpha.weight", (v_heads, d), kind, 1.2 * d ** -0.5),
+                (b + "ssm_norm.weight", (size,), "f32", ("gain", 1.0)),
+                (b + "ssm_out.weight", (d, v_width), kind, 1.6 * v_width ** -0.5)]
+    return [(b + "attn_q.weight", (2 * q_width, d), kind, 1.3 * d ** -0.5),  # of each head its query, then its gate
+            (b + "attn_k.weight", (s.kv_heads * s.head_dim, d), kind, d ** -0.5),
+            (b + "attn_v.weight", (s.kv_heads * s.head_dim, d), kind, d ** -0.5),
+            (b + "attn_q_norm.weight", (s.head_dim,), "f32", ("gain", 1.5)),
+            (b + "attn_k_norm.weight", (s.head_dim,), "f32", ("gain", 1.5)),
+            (b + "attn_output.weight", (d, q_width), kind, 1.6 * q_width ** -0.5)]
+
+
+def qwen_tensors(s, rng, n_layers, n_vocab, kind, embd_type):
+    d, gain = s.d, ("gain", 1.0)
+    out = [("token_embd.weight", (n_vocab, d), embd_type, d ** -0.5), ("output_norm.weight", (d,), "f32", gain)]
+    out += [] if s.tied else [("output.weight", (n_vocab, d), embd_type, 1.5 * d ** -0.5)]
+    for i in range(n_layers + s.drafts):
+        b = f"blk.{i}."
+        in_attention = i >= n_layers or (i + 1) % s.every == 0
+        out += [(b + "attn_norm.weight", (d,), "f32", gain)] + qwen_mixer(s, rng, b, in_attention, kind)
+        out += [(b + "post_attention_norm.weight", (d,), "f32", gain),
+                (b + "ffn_gate.weight", (s.ff, d), kind, 1.5 * d ** -0.5),
+                (b + "ffn_up.weight", (s.ff, d), kind, d ** -0.5),
+                (b + "ffn_down.weight", (d, s.ff), kind, s.ff ** -0.5)]
+        if i >= n_layers:
+            out += [(b + "nextn.eh_proj.weight", (d, 2 * d), kind, (2 * d) ** -0.5)]
+            out += [(b + f"nextn.{norm}.weight", (d,), "f32", gain) for norm in ("enorm", "hnorm", "shared_head_norm")]
+    return out
 
 
 def metadata(arch, size, name, n_layers, n_vocab):
@@ -77,7 +161,7 @@ def tensors(size, n_layers, n_vocab, kind, embd_type):
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("out")
-    ap.add_argument("--arch", required=True, choices=sorted({k[0] for k in SIZES}))
+    ap.add_argument("--arch", required=True, choices=("lfm2", "qwen35"))
     ap.add_argument("--size", default="dev")
     ap.add_argument("--type", default="f32", choices=TYPES)
     ap.add_argument("--embd-type", choices=TYPES)
@@ -86,14 +170,22 @@ def main():
     ap.add_argument("--vocab", type=int)
     ap.add_argument("--fast", action="store_true", help="reuse random blocks: for large files whose speed is measured")
     a = ap.parse_args()
-    if (a.arch, a.size) not in SIZES:
-        ap.error(f"{a.arch} has the sizes " + ", ".join(k[1] for k in SIZES if k[0] == a.arch))
-    size = SIZES[a.arch, a.size]
-    n_layers, n_vocab = a.layers or size[0], a.vocab or (2304 if a.size in SMALL else 65536)
+    sizes = QWEN_SIZES if a.arch == "qwen35" else {k[1]: v for k, v in SIZES.items()}
+    if a.size not in sizes:
+        ap.error(f"{a.arch} has the sizes " + ", ".join(sizes))
+    size = sizes[a.size]
+    n_layers = a.layers or (size.layers if a.arch == "qwen35" else size[0])
+    n_vocab = a.vocab or (2304 if a.size in SMALL else 65536)
     embd_type = a.embd_type or ("q8_0" if a.type in ("q4_0", "q8_0") else "q6_k" if a.type.endswith("_k") else a.type)
-    write_model(a.out, metadata(a.arch, size, f"random-{a.arch}-{a.size}-{a.type}", n_layers, n_vocab),
-                tensors(size, n_layers, n_vocab, a.type, embd_type), np.random.default_rng(a.seed), a.fast)
-    print(a.out, "layers", n_layers, "d", size[1], "vocab", n_vocab)
+    rng, name = np.random.default_rng(a.seed), f"random-{a.arch}-{a.size}-{a.type}"
+    if a.arch == "qwen35":
+        made = qwen_tensors(size, rng, n_layers, n_vocab, a.type, embd_type)
+        keys = qwen_metadata(size, name, n_layers, n_vocab)
+    else:
+        made = tensors(size, n_layers, n_vocab, a.type, embd_type)
+        keys = metadata(a.arch, size, name, n_layers, n_vocab)
+    write_model(a.out, keys, made, rng, a.fast)
+    print(a.out, "layers", n_layers, "vocab", n_vocab)
 
 
 if __name__ == "__main__":

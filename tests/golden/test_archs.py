@@ -1,6 +1,6 @@
-"""Llama, SmolLM3, Qwen, gpt-oss and LFM2 against float64: random models (tools/mkgguf_archs.py, mkgguf_hybrids.py),
-whose reference values another program computed, stay within a stated distance of them, on the host device and on
-Vulkan; and what a sequence gets on the host device is the same bits in every company.
+"""Llama, SmolLM3, Qwen, gpt-oss, LFM2 and Qwen 3.5 against float64: random models (tools/mkgguf_archs.py,
+mkgguf_hybrids.py), whose reference values another program computed, stay within a stated distance of them, on the host
+device and on Vulkan; and what a sequence gets on the host device is the same bits in every company.
 
 usage: test_archs.py distance GOLDEN_HOST [--full] | bits GOLDEN_HOST | exact TEST_HOST_EXACT [--full] |
        vulkan GOLDEN_VULKAN; behind it architectures: only files of these
@@ -36,6 +36,10 @@ MODELS = {
     ("lfm2", "dev", "f32"): (1, 0.005), ("lfm2", "dev", "q8_0"): (1, 0.0702), ("lfm2", "dev", "q4_0"): (1, 0.0656),
     ("lfm2", "k", "q4_k"): (3, 0.0843), ("lfm2", "k", "q6_k"): (3, 0.0905), ("lfm2", "odd", "f32"): (4, 0.005),
     ("lfm2", "odd", "q8_0"): (4, 0.0714),
+    ("qwen35", "dev", "f32"): (1, 0.005), ("qwen35", "dev", "q8_0"): (1, 0.1467),
+    ("qwen35", "dev", "q4_0"): (1, 0.1237), ("qwen35", "k", "q4_k"): (3, 0.1709), ("qwen35", "k", "q6_k"): (3, 0.1537),
+    ("qwen35", "odd", "f32"): (4, 0.005), ("qwen35", "odd", "q8_0"): (4, 0.0621), ("qwen35", "mtp", "f32"): (5, 0.005),
+    ("qwen35", "mtp", "q8_0"): (5, 0.0824),
 }
 # An expert that was chosen otherwise at one position moves the positions after it: there the median counts.
 BY_MEDIAN = (("gpt-oss", "dev", "f32"),)
@@ -44,14 +48,14 @@ ROUNDED = (("gpt-oss", "dev", "bf16"),)
 # Which all instruction sets compute without --full: one of each architecture, and each way of its own to turn.
 BY_ALL = (("llama", "dev", "q4_0"), ("llama", "linear", "f32"), ("llama", "rope120", "q8_0"), ("llama", "part", "f32"),
           ("smollm3", "dev", "q8_0"), ("qwen2", "dev", "q4_0"), ("qwen3", "yarn", "f32"), ("qwen3moe", "k", "q6_k"),
-          ("gpt-oss", "dev", "mxfp4"), ("lfm2", "dev", "q8_0"))
+          ("gpt-oss", "dev", "mxfp4"), ("lfm2", "dev", "q8_0"), ("qwen35", "dev", "q8_0"))
 VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("llama", "rope80", "q8_0"), ("llama", "rope100", "f32"),
           ("llama", "rope120", "q8_0"), ("llama", "part", "f32"), ("smollm3", "dev", "q8_0"), ("smollm3", "k", "q4_k"),
           ("qwen2", "dev", "q8_0"), ("qwen2", "dev", "f32"), ("qwen3", "yarn", "f32"),
           ("qwen3moe", "dev", "q8_0"), ("qwen3moe", "k", "q4_k"), ("gpt-oss", "dev", "mxfp4"))
 EXACT = (("llama", "dev", "q8_0"), ("llama", "rope120", "q8_0"), ("smollm3", "dev", "q4_0"), ("qwen2", "dev", "q4_0"),
          ("qwen3", "k", "q4_k"), ("qwen3moe", "dev", "q4_0"), ("qwen3moe", "k", "q6_k"), ("gpt-oss", "dev", "mxfp4"),
-         ("lfm2", "dev", "q8_0"), ("lfm2", "odd", "f32"))
+         ("lfm2", "dev", "q8_0"), ("lfm2", "odd", "f32"), ("qwen35", "dev", "q8_0"), ("qwen35", "odd", "f32"))
 FAMILY = Family("archs", {key: limit for key, (_, limit) in MODELS.items()}, lambda key: MODELS[key][0],
                 lambda key: ["--rounded"] * (key in ROUNDED), BY_MEDIAN)
 

@@ -1,5 +1,5 @@
 """A model whose layers keep a state: jobs give the ids and log-probabilities that they give alone, and the prefix cache
-finds states of beginnings, so that a conversation reads few rows again. LFM2 in small."""
+finds states of beginnings, so that a conversation reads few rows again. LFM2 and Qwen 3.5 in small."""
 import glob
 import os
 import random
@@ -11,12 +11,12 @@ from tandem_test import *  # noqa: E402,F403
 SEED = int(os.environ.get("TANDEM_TEST_SEED", "56"))
 N_VOCAB = 2304
 PAGE = 32
-SMALL = "[engine]\nkv-memory = 2M\n"
+SMALL = {"lfm2": "[engine]\nkv-memory = 2M\n", "qwen35": "[engine]\nkv-memory = 4M\n"}
 OFF = "[engine]\nprefix-cache = off\n"
 
 
-def path(size="dev"):
-    return make_model(size, "q8_0", arch="lfm2", seed=1)
+def path(size="dev", arch="lfm2"):
+    return make_model(size, "q8_0", arch=arch, seed=1)
 
 
 def text(rng, n):
@@ -43,15 +43,14 @@ def compare(got, want, what):
     check(got.logprobs == want.logprobs, f"{what}: log-probabilities differ")
 
 
-@test
-def exact():
+def random_jobs(arch, n):
     """At random: company, chunks, beginnings that are known, placements, few pages, workers that are killed."""
-    jobs = some_jobs(times(40, 300, 12))
+    jobs = some_jobs(n)
     rng = random.Random(SEED + 1)
-    with Daemon(models=[path()], args=config(OFF)) as d:
+    with Daemon(models=[path(arch=arch)], args=config(OFF)) as d:
         want = [d.generate(**dict(q, chunk=0, placement=None)) for q in jobs]
     check(len({tuple(r.ids) for r in want}) > len(jobs) // 2, "texts that vary")
-    with Daemon(models=[path()], args=config(SMALL), threads=2) as d:
+    with Daemon(models=[path(arch=arch)], args=config(SMALL[arch]), threads=2) as d:
         n_cached = n_evicted = n_met = first = 0
         while first < len(jobs):
             batch = list(range(first, min(first + rng.choice((1, 6, 12, 24)), len(jobs))))
@@ -67,16 +66,25 @@ def exact():
             if victim:
                 wait_for(lambda: not alive(victim), "the killed worker is reaped", 30)
             first += len(batch)
-        print(f"FIGURE {len(jobs)} jobs: {n_cached} tokens from the cache, {n_evicted} times pushed out, "
+        print(f"FIGURE {len(jobs)} jobs of {arch}: {n_cached} tokens from the cache, {n_evicted} times pushed out, "
               f"{n_met} jobs met a kill", flush=True)
 
 
 @test
-def killed():
+def exact():
+    random_jobs("lfm2", times(40, 300, 12))
+
+
+@test
+def exact_delta():
+    random_jobs("qwen35", times(20, 300, 8))
+
+
+def kills(arch):
     """While it reads, and while it generates. A job may be over before the signal arrives."""
     job = {"ids": text(random.Random(SEED), 300), "n": 100, "temp": 0.8, "seed": 5, "chunk": 20}
     rng, met = random.Random(SEED), 0
-    with Daemon(models=[path()], args=config(OFF)) as d:
+    with Daemon(models=[path(arch=arch)], args=config(OFF)) as d:
         want = d.generate(**job)
         for i in range(100):
             d.wait_ready(60)
@@ -91,6 +99,16 @@ def killed():
             if i + 1 >= times(4, 20, 2) and met > 0:
                 break
         check(met > 0, "a kill met the job")
+
+
+@test
+def killed():
+    kills("lfm2")
+
+
+@test
+def killed_delta():
+    kills("qwen35")
 
 
 @test
@@ -109,11 +127,10 @@ def every_distance():
                   again.done)
 
 
-@test
-def conversation():
+def turns(arch):
     """Each turn has the ones before it, answers included. Beside its new text it reads a page and a half at most."""
     rng = random.Random(SEED)
-    long = path("long")
+    long = path("long", arch)
     with Daemon(models=[long], threads=0) as d, Daemon(models=[long], args=config(OFF), threads=0) as plain:
         ids, known, worst = text(rng, times(600, 8000, 200)), 0, 0
         for turn in range(times(6, 20, 3)):
@@ -123,7 +140,17 @@ def conversation():
             worst = max(worst, again)
             check(again <= PAGE * 3 // 2, f"turn {turn}: rows read again", again)
             ids, known = ids + r.ids + text(rng, 30)[1:], len(ids) + len(r.ids)
-        print(f"FIGURE rows read again in a turn: {worst} at most", flush=True)
+        print(f"FIGURE rows of {arch} read again in a turn: {worst} at most", flush=True)
+
+
+@test
+def conversation():
+    turns("lfm2")
+
+
+@full_only
+def conversation_delta():
+    turns("qwen35")
 
 
 @test
@@ -152,12 +179,16 @@ def on_a_machine_with_vulkan():
     icd = glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json")
     if SANITIZER or not icd:
         raise Skip("no lavapipe (Debian: mesa-vulkan-drivers), or too slow under a sanitizer")
+    for arch, needs in (("lfm2", "short convolutions"), ("qwen35", "gated delta nets")):
+        beside_vulkan(arch, needs, {"TANDEM_GPU": "vulkan", "TANDEM_NPU": "host", "VK_DRIVER_FILES": icd[0]})
+
+
+def beside_vulkan(arch, needs, env):
     jobs = [dict(q, placement=p) for q in some_jobs(times(4, 20)) for p in ("gpu", "split", "npu", None)]
     long = dict(jobs[0], n=100, placement="gpu")
-    with Daemon(models=[path()], args=config(OFF)) as d:
+    with Daemon(models=[path(arch=arch)], args=config(OFF)) as d:
         want = [d.generate(**dict(q, placement=None)) for q in jobs + [long]]
-    env = {"TANDEM_GPU": "vulkan", "TANDEM_NPU": "host", "VK_DRIVER_FILES": icd[0]}
-    with Daemon(models=[path()], env=env, hang_ms=60000) as d:
+    with Daemon(models=[path(arch=arch)], env=env, hang_ms=60000) as d:
         d.wait_ready(120)
         for i in range(0, len(jobs), 6):
             running = [d.start_job(**q) for q in jobs[i:i + 6]]
@@ -165,7 +196,7 @@ def on_a_machine_with_vulkan():
                 compare(job.wait(120), want[i + k], f"job {i + k}, placement {jobs[i + k]['placement']}")
         gpu = d.workers()["gpu"]
         equal(gpu["device"], "vulkan", "the GPU worker's device")
-        check("runs on the CPU" in gpu["plan"] and "does not compute short convolutions" in gpu["plan"], "the plan",
+        check("runs on the CPU" in gpu["plan"] and f"does not compute {needs}" in gpu["plan"], "the plan",
               gpu)
         check("runs on the CPU" in d.cli("status", "-v", check_exit=0).stdout.decode(), "tandem status -v says it")
         job = d.start_job(**long)
