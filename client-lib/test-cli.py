@@ -481,7 +481,7 @@ class Others(unittest.TestCase):
         r = tandem("top", "-n", "2", "-d", "0.1")
         self.assertEqual((r.returncode, r.stderr), (0, b""))
         self.assertEqual(len(re.findall(rb"(?m)^tandemd ", r.stdout)), 2)
-        self.assertEqual(len(re.findall(rb"(?m)^ +7 decode +tale ", r.stdout)), 2)
+        self.assertEqual(len(re.findall(rb"(?m)^ *7 +decode +tale ", r.stdout)), 2)
         self.assertNotIn(b"\x1b", r.stdout)
         for bad in (["-d", "0"], ["-n", "0"], ["-d", "x"], ["now"]):
             self.assertEqual(tandem("top", *bad).returncode, 2)

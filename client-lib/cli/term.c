@@ -187,6 +187,11 @@ static unsigned wrap_width(void)
         return wrap.off ? 0 : columns_of_terminal(STDOUT_FILENO);
 }
 
+unsigned out_columns(void)
+{
+        return term_stdout_tty ? columns_of_terminal(STDOUT_FILENO) : 0;
+}
+
 static unsigned columns_of(const char *text, size_t size)
 {
         mbstate_t state = { 0 };

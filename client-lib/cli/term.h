@@ -24,6 +24,8 @@ void out_lines(bool wrapped);
  * not set. */
 enum term_style { TERM_BOLD = 1, TERM_DIM = 2, TERM_GREEN = 4, TERM_YELLOW = 8, TERM_RED = 16 };
 void term_style(unsigned style);
+/* How many columns a line of standard output may take; 0: as many as it needs. */
+unsigned out_columns(void);
 bool out_mid_line(void); /* the last character that went out was not a newline */
 void out_flush(void);
 bool out_broken(void);

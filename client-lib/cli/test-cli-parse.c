@@ -3,6 +3,7 @@
 #include <stdarg.h>
 
 #include "client-lib/cli/cli.h"
+#include "client-lib/cli/table.h"
 #include "client-lib/cli/wrap.h"
 #include "client-lib/cli/json.h"
 
@@ -255,12 +256,58 @@ static void test_wrapping(void **state)
         assert_wrapped("\xff\xff \xff", 3, 1, "\xff\xff\n \xff"); /* not UTF-8 */
 }
 
+static void assert_table(const struct table *table, unsigned width, const char *expected)
+{
+        struct buf b = { 0 };
+
+        table_write(table, width, &b);
+        buf_add(&b, "", 1);
+        assert_false(b.failed);
+        assert_string_equal(b.data, expected);
+        buf_free(&b);
+}
+
+/* A text is cut before a column goes, and what may neither be cut nor go stays. */
+static void test_tables(void **state)
+{
+        static const struct table_column columns[] = {
+                { "N", .right = true },
+                { "MODEL", .shrinks_to = 6 },
+                { "AGE", .right = true, .leaves = 1 },
+                { "WHY", .leaves = 2 },
+        };
+        struct table t = { .columns = columns, .n_columns = TDM_ARRAY_SIZE(columns) };
+
+        setlocale(LC_CTYPE, "C.UTF-8");
+        assert_table(&t, 0, "N  MODEL  AGE  WHY\n");
+        table_add(&t, (const char *const[]){ "7", "a-long-name", "8.3 s", "no" });
+        table_add(&t, (const char *const[]){ "12", "日本語日本語", "1 s", "" });
+        assert_table(&t, 0,
+                     " N  MODEL           AGE  WHY\n"
+                     " 7  a-long-name   8.3 s  no\n"
+                     "12  日本語日本語    1 s  \n");
+        assert_table(&t, 27,
+                     " N MODEL          AGE WHY\n"
+                     " 7 a-long-name  8.3 s no\n"
+                     "12 日本語日本語   1 s \n");
+        assert_table(&t, 20,
+                     " N MODEL    AGE WHY\n"
+                     " 7 a-lon… 8.3 s no\n"
+                     "12 日本…    1 s \n");
+        assert_table(&t, 18,
+                     " N MODEL       AGE\n"
+                     " 7 a-long-… 8.3 s\n"
+                     "12 日本語…    1 s\n");
+        assert_table(&t, 9, " N MODEL\n 7 a-lon…\n12 日本…\n");
+        table_free(&t);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_numbers),     cmocka_unit_test(test_args),        cmocka_unit_test(test_ids_in),
                 cmocka_unit_test(test_strings_out), cmocka_unit_test(test_numbers_out), cmocka_unit_test(test_users),
-                cmocka_unit_test(test_wrapping),
+                cmocka_unit_test(test_wrapping),    cmocka_unit_test(test_tables),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

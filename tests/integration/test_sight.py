@@ -374,7 +374,7 @@ def top_on_a_terminal():
         job = d.start_job(n=4000, placement="split")
         check(job.until(3), "tokens")
         s = Screen(d, "-d", "0.2")
-        s.wait_for(rf"(?m)^ +{job.result.job} decode +\S+ .*/4000 +[1-9][0-9.]* +")
+        s.wait_for(rf"(?m)^ *{job.result.job} +decode +\S+ .*/4000 +[1-9][0-9.]* +")
         s.wait_for(r"tokens +[1-9][0-9.]*/s generated")
         for worker in ("npu", "gpu"):
             s.wait_for(rf"(?m)^{worker} +busy \[[#.]+\] +\d+% +ready +host +hand-over [0-9.]+ us, \d+/s")
@@ -387,6 +387,8 @@ def top_on_a_terminal():
         s.pump(0.6)
         lines = s.last()
         check(len(lines) <= 9 and all(len(line) <= 40 for line in lines), "no more than the window holds", lines)
+        s.resize(12, 80)
+        s.wait_for(rf"(?m)^JOB  *STATE .* TOKENS/S  *AGE *\n *{job.result.job} +\S+ .*/4000 +[0-9.]+ +[0-9.]+ \S+$")
         s.resize(30, 120)
         let_go(job)
         s.wait_for("no jobs")
@@ -437,7 +439,7 @@ def top_without_a_terminal():
             out = d.cli("top", "-n", "2", "-d", "0.3", check_exit=0).stdout.decode()
         check("\x1b" not in out and "\x01" not in out, "plain text", out)
         equal(len(re.findall(r"(?m)^tandemd ", out)), 2, "rounds")
-        equal(len(re.findall(rf"(?m)^ +{job.result.job} decode +tale ", out)), 2, "the job in each")
+        equal(len(re.findall(rf"(?m)^ *{job.result.job} +decode +tale ", out)), 2, "the job in each")
         let_go(job)
         d.cli("top", "-d", "0", check_exit=2)
 

@@ -1,5 +1,6 @@
 /* tandem jobs: what runs and waits. */
 #include "client-lib/cli/cli.h"
+#include "client-lib/cli/table.h"
 
 #include <inttypes.h>
 
@@ -9,26 +10,47 @@ struct jobs_options {
 
 extern const struct command command_jobs;
 
+static const struct table_column columns[] = {
+        { "JOB", .right = true },
+        { "STATE" },
+        { "MODEL", .shrinks_to = 8 },
+        { "USER", .shrinks_to = 6 },
+        { "PRIORITY", .leaves = 2 },
+        { "PROMPT", .right = true },
+        { "TOKENS", .right = true },
+        { "AGE", .right = true, .leaves = 1 },
+        { "RECOVERIES", .right = true, .leaves = 3 },
+};
+
 static void print_jobs(const struct tandem_job_list *list)
 {
+        struct table table = { .columns = columns, .n_columns = TDM_ARRAY_SIZE(columns) };
+        _cleanup_(buf_freep) struct buf text = { 0 };
+
         if (list->n_jobs == 0) {
                 out_puts("no jobs\n");
                 return;
         }
-        out_printf("%8s  %-10s  %-16s  %-10s  %-11s  %13s  %13s  %9s  %s\n", "JOB", "STATE", "MODEL", "USER",
-                   "PRIORITY", "PROMPT", "TOKENS", "AGE", "RECOVERIES");
         for (size_t i = 0; i < list->n_jobs; i++) {
                 const struct tandem_job_info *j = list->jobs[i];
-                char read[32], made[32], age[32], user[128];
+                char id[24], read[32], made[32], age[32], user[128], recoveries[16];
 
+                snprintf(id, sizeof(id), "%" PRIu64, j->job);
                 snprintf(read, sizeof(read), "%" PRIu32 "/%" PRIu32, j->prefilled_tokens, j->prompt_tokens);
                 snprintf(made, sizeof(made), "%" PRIu32 "/%" PRIu32, j->generated_tokens, j->max_tokens);
                 format_duration(age, sizeof(age), j->age_s);
                 snprintf(user, sizeof(user), "%s%s%s", user_name(j->uid), j->label[0] ? "/" : "", term_safe(j->label));
-                out_printf("%8" PRIu64 "  %-10s  %-16s  %-10s  %-11s  %13s  %13s  %9s  %" PRIu32 "\n", j->job,
-                           tandem_job_state_name(j->state), term_safe(j->model), user,
-                           tandem_priority_name(j->priority), read, made, age, j->recoveries);
+                snprintf(recoveries, sizeof(recoveries), "%" PRIu32, j->recoveries);
+                table_add(&table, (const char *const[]){ id, tandem_job_state_name(j->state), term_safe(j->model), user,
+                                                         tandem_priority_name(j->priority), read, made, age,
+                                                         recoveries });
         }
+        table_write(&table, out_columns(), &text);
+        table_free(&table);
+        if (text.failed)
+                complain("no memory for the list");
+        else
+                out_write(text.data, text.size);
 }
 
 static int run_jobs_list(struct cli *cli, int argc, char **argv)

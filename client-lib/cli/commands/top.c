@@ -1,5 +1,6 @@
 /* tandem top: what the daemon does now. Status and jobs are asked for once a round; whatever is a rate or a share is
  * the difference of two rounds, so that any program could show the same. */
+#include "client-lib/cli/table.h"
 #include "client-lib/cli/top.h"
 
 #include <inttypes.h>
@@ -160,11 +161,25 @@ static void show_model(struct buf *b, const struct tandem_model *m)
         buf_puts(b, "\n");
 }
 
-static void show_job(struct buf *b, const struct sample *was, const struct sample *is, const struct tandem_job_info *j)
+static const struct table_column job_columns[] = {
+        { "JOB", .right = true },
+        { "STATE" },
+        { "MODEL", .shrinks_to = 8 },
+        { "USER", .shrinks_to = 4, .leaves = 2 },
+        { "PRIORITY", .leaves = 3 },
+        { "PROMPT", .right = true, .leaves = 1 },
+        { "TOKENS", .right = true },
+        { "TOKENS/S", .right = true },
+        { "AGE", .right = true },
+        { "", .leaves = 4 }, /* that it was recovered */
+};
+
+static void add_job(struct table *table, const struct sample *was, const struct sample *is,
+                    const struct tandem_job_info *j)
 {
         const struct tandem_job_info *old = find_job(was, j->job);
         double seconds = seconds_between(was, is);
-        char read[32], made[32], age[32], speed[24] = "-";
+        char id[24], read[32], made[32], age[32], speed[24] = "-", recovered[40] = "";
         uint32_t n, n_old;
 
         /* Count the tokens that it is busy with: it reads its prompt, or it generates. */
@@ -174,15 +189,16 @@ static void show_job(struct buf *b, const struct sample *was, const struct sampl
                 seconds = TDM_MIN(seconds, j->age_s);
         if (seconds > 0 && j->state != TANDEM_JOB_QUEUED)
                 format_rate(speed, sizeof(speed), (double)counter_rise(n_old, n) / seconds);
+        snprintf(id, sizeof(id), "%" PRIu64, j->job);
         snprintf(read, sizeof(read), "%" PRIu32 "/%" PRIu32, j->prefilled_tokens, j->prompt_tokens);
         snprintf(made, sizeof(made), "%" PRIu32 "/%" PRIu32, j->generated_tokens, j->max_tokens);
         format_duration(age, sizeof(age), j->age_s);
-        buf_printf(b, "%7" PRIu64 " %-10s %-14.14s %-8.8s %-11s %11s %11s %8s %8s", j->job,
-                   tandem_job_state_name(j->state), term_safe(j->model), term_safe(user_name(j->uid)),
-                   tandem_priority_name(j->priority), read, made, speed, age);
         if (j->recoveries > 0)
-                buf_printf(b, "  recovered %" PRIu32 " %s", j->recoveries, j->recoveries == 1 ? "time" : "times");
-        buf_puts(b, "\n");
+                snprintf(recovered, sizeof(recovered), "recovered %" PRIu32 " %s", j->recoveries,
+                         j->recoveries == 1 ? "time" : "times");
+        table_add(table, (const char *const[]){ id, tandem_job_state_name(j->state), term_safe(j->model),
+                                                term_safe(user_name(j->uid)), tandem_priority_name(j->priority), read,
+                                                made, speed, age, recovered });
 }
 
 static unsigned lines_in(const struct buf *b)
@@ -194,35 +210,69 @@ static unsigned lines_in(const struct buf *b)
         return n;
 }
 
-/* All of it; at most max_rows lines. heading: the byte in front of the table's heading, or 0. */
-static void show_sample(struct buf *b, const struct sample *was, const struct sample *is, unsigned max_rows,
-                        char heading)
+static unsigned model_lines(const struct tandem_model *m)
 {
-        const char mark[2] = { heading, '\0' };
-        const struct tandem_status *s = is->status;
-        size_t n_jobs = is->jobs->n_jobs, room, n_shown = 0;
+        return strcmp(m->state, "loaded") == 0 ? 2 : 1;
+}
 
-        show_head(b, was, is);
-        for (size_t i = 0; i < s->n_workers; i++)
-                show_worker(b, was, is, s->workers[i]);
+/* At most max_rows lines of them. */
+static void show_models(struct buf *b, const struct tandem_status *s, unsigned max_rows)
+{
+        unsigned n_lines = 0, used = 0;
+        size_t n_shown = 0;
+
         for (size_t i = 0; i < s->n_models; i++)
-                show_model(b, s->models[i]);
-        buf_printf(b, "\n%s%7s %-10s %-14s %-8s %-11s %11s %11s %8s %8s\n", mark, "JOB", "STATE", "MODEL", "USER",
-                   "PRIORITY", "PROMPT", "TOKENS", "TOKENS/S", "AGE");
-        room = max_rows > lines_in(b) ? max_rows - lines_in(b) : 0;
+                n_lines += model_lines(s->models[i]);
+        for (; n_shown < s->n_models; n_shown++) {
+                used += model_lines(s->models[n_shown]);
+                if (used + (n_lines > max_rows) > max_rows) /* the last line says how many more there are */
+                        break;
+                show_model(b, s->models[n_shown]);
+        }
+        if (n_shown < s->n_models && max_rows > 0)
+                buf_printf(b, "        and %zu more\n", s->n_models - n_shown);
+}
+
+/* Jobs that run come before jobs that wait. */
+static void show_jobs(struct buf *b, const struct sample *was, const struct sample *is, unsigned max_rows,
+                      unsigned columns, char heading)
+{
+        struct table table = { .columns = job_columns, .n_columns = TDM_ARRAY_SIZE(job_columns) };
+        size_t n_jobs = is->jobs->n_jobs, room = max_rows, n_shown = 0;
+        const char mark[2] = { heading, '\0' };
+
         if (n_jobs > room)
                 room = room > 0 ? room - 1 : 0;
-        /* Jobs that run come before jobs that wait. */
         for (int waiting = 0; waiting < 2; waiting++)
                 for (size_t i = 0; i < n_jobs && n_shown < room; i++)
                         if ((is->jobs->jobs[i]->state == TANDEM_JOB_QUEUED) == waiting) {
-                                show_job(b, was, is, is->jobs->jobs[i]);
+                                add_job(&table, was, is, is->jobs->jobs[i]);
                                 n_shown++;
                         }
+        buf_printf(b, "\n%s", mark);
+        table_write(&table, columns, b);
+        table_free(&table);
         if (n_shown < n_jobs)
                 buf_printf(b, "        and %zu more\n", n_jobs - n_shown);
         if (n_jobs == 0)
                 buf_puts(b, "        no jobs\n");
+}
+
+#define JOBS_FIRST 3u /* so many jobs go before models, where rows are few */
+
+/* All of it; at most max_rows lines. heading: the byte in front of the table's heading, or 0. */
+static void show_sample(struct buf *b, const struct sample *was, const struct sample *is, unsigned max_rows,
+                        unsigned columns, char heading)
+{
+        const struct tandem_status *s = is->status;
+        size_t n_jobs = is->jobs->n_jobs;
+        unsigned wanted = 2 + (unsigned)TDM_MAX(TDM_MIN(n_jobs, (size_t)JOBS_FIRST), (size_t)1);
+
+        show_head(b, was, is);
+        for (size_t i = 0; i < s->n_workers; i++)
+                show_worker(b, was, is, s->workers[i]);
+        show_models(b, s, max_rows > lines_in(b) + wanted ? max_rows - lines_in(b) - wanted : 0);
+        show_jobs(b, was, is, max_rows > lines_in(b) + 2 ? max_rows - lines_in(b) - 2 : 0, columns, heading);
 }
 
 /* ---- rounds ------------------------------------------------------------------------------------------------------ */
@@ -233,7 +283,7 @@ static void draw_sample(const struct sample *was, const struct sample *is)
         unsigned rows, columns;
 
         screen_size(&rows, &columns);
-        show_sample(&b, was, is, rows, SCREEN_HEADING);
+        show_sample(&b, was, is, rows, columns, SCREEN_HEADING);
         if (!b.failed)
                 screen_show(b.data, b.size);
 }
@@ -287,7 +337,7 @@ static int run_plain(struct tandem *tandem, uint64_t delay_ns, uint32_t n_rounds
                 if (code != TANDEM_OK)
                         break;
                 buf_puts(&b, round ? "\n" : "");
-                show_sample(&b, &was, &is, UINT32_MAX, '\0');
+                show_sample(&b, &was, &is, UINT32_MAX, 0, '\0');
                 if (!b.failed)
                         out_write(b.data, b.size);
                 out_flush();
