@@ -52,7 +52,7 @@ class Chat(unittest.TestCase):
 
     def test_terminal(self):
         t = Terminal("chat")
-        t.until(b"> ")
+        t.until_prompt()
         t.type(b"hello\n")
         t.until(b"turn 1 upon a time.\r\n")
         t.until(b"212 tokens/s")
@@ -70,13 +70,66 @@ class Chat(unittest.TestCase):
             t.type(keys)
         self.assertEqual(t.finish(), 0)
         self.assertEqual(t.output.count(b"25 tokens, "), 2)
+        answers = re.findall(rb"\x1b\[\?2004l(.*?)\x1b\[\?2004h", t.output, re.S)
+        self.assertEqual([a for a in answers if b"again" in a], [])  # not in their midst
+
+    def test_typed_ahead_of_ctrl_c(self):
+        """Ctrl-C stops the answer, and what was typed stands at the prompt."""
+        t = Terminal("chat", "-m", "slow")
+        t.until_prompt()
+        t.type(b"hello\r")
+        t.until(b"turn 1 upon")
+        t.type(b"next one\x03")
+        t.until(b"next one")
+        t.until(b"stopped; ")
+        self.chats()
+        t.type(b"\r")
+        t.until(b"turn 2 upon")
+        self.assertEqual(self.chats()[-1][-1], ["user", "next one"])
+        t.type(b"\x03")
+        t.until_prompt()
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
+
+    def test_again(self):
+        """/retry asks the last message again, /edit another one in its place. What gets no answer changes nothing."""
+        t = Terminal("chat")
+        t.until_prompt()
+        self.ask_in_vain(t, b"/retry\r", b"there is no message yet")
+        self.ask(t, b"/".join([b"", b"", b"one\r"]))
+        self.assertEqual(self.ask(t, b"two\r"), "two")
+        self.chats()
+        turn = [["user", "/one"], ["assistant", "turn 1 upon a time.\n"]]
+        self.assertEqual(self.ask(t, b"/retry\r"), "two")
+        self.assertEqual(self.chats(), [turn + [["user", "two"]]])
+        self.edit(t, "two")
+        self.assertEqual(self.ask(t, b"\x7fice\r"), "twice")
+        self.assertEqual(self.ask(t, b"/edit thrice\r"), "thrice")
+        self.chats()
+        self.edit(t, "thrice")
+        self.ask_in_vain(t, b"\x03", b">")
+        self.ask_in_vain(t, b"/model long\r", b"Now: long")
+        self.ask_in_vain(t, b"/edit nothing\r", b"too-long")
+        self.ask_in_vain(t, b"/retry\r", b"too-long")
+        self.ask_in_vain(t, b"/model tale\r", b"Now: tale")
+        self.chats()
+        self.ask(t, b"four\r")
+        self.assertEqual([m[1] for m in self.chats()[-1] if m[0] == "user"], ["/one", "thrice", "four"])
+        t.type(b"/reset\r")
+        t.until(b"A new conversation")
+        t.until_prompt()
+        self.ask(t, b"//five\\\rsix\r")
+        self.edit(t, "//five␤six")
+        self.assertEqual(self.ask(t, b"!\r"), "/five\nsix!")
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
 
     def test_terminal_too_long(self):
         t = Terminal("chat", "-m", "long")
-        t.until(b"> ")
+        t.until_prompt()
         t.type(b"hello\n")
         t.until(b"The message alone is too long")
-        t.until(b"> ")
+        t.until_prompt()
         t.type(b"/quit\n")
         self.assertEqual(t.finish(), 0)
 
@@ -98,6 +151,11 @@ class Chat(unittest.TestCase):
         self.assertEqual([m[1] for m in got[-1] if m[0] != "assistant"], ["be brief", "two", "y" * 30])
         t.type(b"/quit\r")
         self.assertEqual(t.finish(), 0)
+
+    def edit(self, t, offered):
+        t.output = b""
+        t.type(b"/edit\r")
+        t.until(offered.encode())
 
     def ask_in_vain(self, t, keys, shown):
         t.output = b""
@@ -208,7 +266,9 @@ class Chat(unittest.TestCase):
                             (b"/set parameter temp 0.25\r", b"Set."),
                             (b"/show\r", b"`tandem show MODEL`"), (b"/\r", b"there is no command /; /help lists them"),
                             (b"/model nobody\r", b"/models lists what there is; /model ./FILE.gguf"),
-                            (b"/load %s\r" % path.encode(), b"Loaded"), (b"/stats\r", b"No line about")):
+                            (b"/load %s\r" % path.encode(), b"Loaded: 3 messages"),
+                            (b"/load %s\r" % path.encode(), b"> hello\r\nturn 1 upon a time."),
+                            (b"/stats\r", b"No line about")):
             t.output = b""
             t.type(keys)
             t.until(shown)
@@ -453,14 +513,14 @@ class Chat(unittest.TestCase):
     def test_ctrl_c(self):
         since = len(support.fake.requests())
         t = Terminal("chat", "-m", "slow")
-        t.until(b"> ")
+        t.until_prompt()
         t.type(b"hello\n")
         t.until(b"turn 1 upon")
         t.type(b"\x03")
         support.fake.wait_for(lambda r: r.get("request") == "cancel", since)
         before = len(t.output)
-        while t.output[before:].count(b"> ") == 0:
-            self.assertTrue(t.read(5))
+        t.output = t.output[before:]
+        t.until_prompt()
         self.assertIsNone(t.process.poll())
         t.type(b"more\n")
         r = support.fake.wait_for(lambda r: r.get("request") == "generate" and len(r["chat"]) == 3, since)
@@ -471,7 +531,7 @@ class Chat(unittest.TestCase):
         t.type(b"\x03")
         t.until(b"Ctrl-C once more leaves")
         t.type(b"half a line")
-        t.until(b"> half a line")
+        t.until(b"half a line")
         t.type(b"\x03")  # drops the line, and the warning
         t.until_prompt()
         t.type(b"\x03")
@@ -483,7 +543,7 @@ class Chat(unittest.TestCase):
 
     def test_ctrl_c_twice_with_a_stuck_daemon(self):
         t = Terminal("chat", "-m", "stuck")
-        t.until(b"> ")
+        t.until_prompt()
         since = len(support.fake.requests())
         t.type(b"hello\n")
         support.fake.wait_for(lambda r: r.get("request") == "generate", since)
@@ -496,7 +556,7 @@ class Chat(unittest.TestCase):
 
     def test_daemon_goes_while_nobody_types(self):
         t = Terminal("chat", "-m", "die")
-        t.until(b"> ")
+        t.until_prompt()
         t.type(b"hello\n")
         t.until("tandemd is gone; going on as soon as it is back…".encode())
         t.until(b"daemon-lost")
@@ -578,6 +638,18 @@ class OnATerminal(unittest.TestCase):
             self.assertEqual(len(lines) > 1, columns < 20, (columns, lines))
             t.type(b"/bye\r")
             self.assertEqual(t.finish(), 0)
+
+    def test_lists(self):
+        """What goes on in an item of a list stands below the item's text."""
+        t = Terminal("generate", "--", "- one two three four\n  10. six seven eight\n-5 plain words go on\n",
+                     columns=16)
+        self.assertEqual(t.finish(), 0)
+        text = re.sub(r"\x1b\[\d*m|\r", "", t.output.decode())
+        while taken := re.search(r"\x1b\[(\d+)D\x1b\[K", text):  # a word that goes to the next line
+            text = text[:taken.start() - int(taken[1])] + text[taken.end():]
+        lines = [line.rstrip() for line in text.split("\n")]
+        self.assertEqual(lines[:6], ["- one two three", "  four", "  10. six seven", "      eight", "-5 plain words",
+                                     "go on"])
 
     def test_progress(self):
         for model, text in (("loading", "loading loading… 43%"), ("reading", "reading prompt… 1024/1718 tokens"),

@@ -2,11 +2,14 @@
 """What the tests of the tandem command share: the fake daemon (test-fake-daemon.h says what its models do), the command
 on pipes and on a pseudo-terminal. sys.argv begins with the paths of TANDEM and FAKE_DAEMON. Standard library only."""
 
+import fcntl
 import json
 import os
 import pty
+import re
 import select
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -146,8 +149,10 @@ def tandem(*args, stdin=b"", socket=True, **env):
 class Terminal:
     """The command on a pseudo-terminal: stdin, stdout and stderr, unless told otherwise."""
 
-    def __init__(self, *args, env=None, **fds):
+    def __init__(self, *args, env=None, columns=None, **fds):
         self.master, slave = pty.openpty()
+        if columns:
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.modes = termios.tcgetattr(slave)  # as the command finds them
         self.modes_after = None                # and as it leaves them
         os.set_inheritable(slave, True)
@@ -155,7 +160,6 @@ class Terminal:
 
         def session():
             os.setsid()
-            import fcntl
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
         self.process = spawn([TANDEM, "--socket", fake.path, *args], env=environment(**(env or {})), preexec_fn=session,
@@ -185,9 +189,9 @@ class Terminal:
                 raise AssertionError("%r never came, only %r" % (text, self.output))
 
     def until_prompt(self):
-        """Until chat waits at its prompt."""
+        """Until chat waits at its prompt, whose mark is bold."""
         end = time.monotonic() + PATIENCE
-        while not self.output.endswith(b"> "):
+        while not re.search(rb">(\x1b\[[0-9;]*m)* $", self.output):
             if time.monotonic() > end or not self.read(end - time.monotonic()):
                 raise AssertionError("no prompt: %r" % self.output)
 

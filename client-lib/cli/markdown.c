@@ -5,7 +5,7 @@
 
 static void show_style(const struct markdown *m)
 {
-        term_style((m->bold && !m->code && !m->fenced ? TERM_BOLD : 0) | (m->code || m->fenced ? TERM_DIM : 0));
+        term_style((m->bold && !m->code && !m->fenced ? TERM_BOLD : 0) | (m->code || m->fenced ? TERM_CYAN : 0));
 }
 
 /* next: the character behind the run; 0 at the text's end. */

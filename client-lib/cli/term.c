@@ -32,6 +32,9 @@ static struct {
         size_t bytes_of_word;
         char word[192];
         bool off;
+        /* What the line begins with: blanks, then the mark of a list's item. Lines that go on stand below its text. */
+        enum { MARGIN_BLANKS, MARGIN_DIGITS, MARGIN_MARK, MARGIN_OVER } margin;
+        unsigned hang;
 } wrap;
 
 /* The line that is being written, while lines are broken (out_lines()). */
@@ -100,8 +103,11 @@ static void out_plain(const void *data, size_t size)
 
         if (size > 0)
                 out_at_line_start = p[size - 1] == '\n';
-        if (out_at_line_start)
-                wrap.column = wrap.columns_of_word = 0, wrap.bytes_of_word = 0;
+        if (out_at_line_start) {
+                wrap.column = wrap.columns_of_word = wrap.hang = 0;
+                wrap.bytes_of_word = 0;
+                wrap.margin = MARGIN_BLANKS;
+        }
         while (size > 0 && !out_error) {
                 size_t n = TDM_MIN(size, OUT_BUFFER_BYTES - out_used);
 
@@ -207,6 +213,48 @@ static unsigned columns_of(const char *text, size_t size)
         return columns;
 }
 
+/* A character that comes at wrap.column, as part of what the line begins with. */
+static void note_margin(const char *text, size_t size)
+{
+        bool bullet = (size == 1 && strchr("-*+", *text)) || (size == 3 && memcmp(text, "\xe2\x80\xa2", 3) == 0);
+        bool blank = *text == ' ';
+
+        switch (wrap.margin) {
+        case MARGIN_BLANKS:
+                if (blank)
+                        break;
+                wrap.hang = wrap.column;
+                wrap.margin = bullet ? MARGIN_MARK : *text >= '0' && *text <= '9' ? MARGIN_DIGITS : MARGIN_OVER;
+                break;
+        case MARGIN_DIGITS:
+                if (*text == '.' || *text == ')')
+                        wrap.margin = MARGIN_MARK;
+                else if (*text < '0' || *text > '9')
+                        wrap.margin = MARGIN_OVER;
+                break;
+        case MARGIN_MARK:
+                if (blank)
+                        wrap.hang = wrap.column + 1;
+                wrap.margin = MARGIN_OVER;
+                break;
+        case MARGIN_OVER:
+                break;
+        }
+}
+
+/* The same line goes on below, where its text began. */
+static void break_line(unsigned width)
+{
+        unsigned hang = wrap.hang * 2 > width ? 0 : wrap.hang, whole = wrap.hang;
+
+        out_puts("\n");
+        if (hang > 0)
+                out_printf("%*s", (int)hang, "");
+        wrap.column = hang;
+        wrap.hang = whole;
+        wrap.margin = MARGIN_OVER;
+}
+
 /* One character as it is shown. Where a word does not fit the line's rest, it is taken back and begins the next one: so
  * it can be shown as it comes, piece by piece. */
 static void out_character(const char *text, size_t size, unsigned width)
@@ -214,8 +262,9 @@ static void out_character(const char *text, size_t size, unsigned width)
         unsigned columns = columns_of(text, size);
         bool blank = size == 1 && (*text == ' ' || *text == '\t' || *text == '\n');
 
+        note_margin(text, size);
         if (width > 0 && *text == ' ' && wrap.column >= width) {
-                out_puts("\n"); /* in the place of the space */
+                break_line(width); /* in the place of the space */
                 return;
         }
         if (width > 0 && !blank && wrap.column + columns > width && wrap.column > 0) {
@@ -226,13 +275,15 @@ static void out_character(const char *text, size_t size, unsigned width)
                         char word[sizeof(wrap.word)];
 
                         memcpy(word, wrap.word, bytes);
-                        out_printf("\033[%uD\033[K\n", moved);
+                        out_printf("\033[%uD\033[K", moved);
+                        break_line(width);
                         out_write(word, bytes);
                         memcpy(wrap.word, word, bytes);
                         wrap.bytes_of_word = bytes;
-                        wrap.column = wrap.columns_of_word = moved;
+                        wrap.columns_of_word = moved;
+                        wrap.column += moved;
                 } else {
-                        out_puts("\n");
+                        break_line(width);
                 }
         }
         out_write(text, size);
@@ -288,7 +339,7 @@ void term_style(unsigned style)
                 return;
         if (before & (TERM_BOLD | TERM_DIM))
                 out_puts("\033[22m"); /* neither of them */
-        if (before & (TERM_GREEN | TERM_YELLOW | TERM_RED))
+        if (before & (TERM_GREEN | TERM_YELLOW | TERM_RED | TERM_CYAN))
                 out_puts("\033[39m");
         before = style;
         if (style & TERM_BOLD)
@@ -301,7 +352,14 @@ void term_style(unsigned style)
                 out_puts("\033[33m");
         if (style & TERM_RED)
                 out_puts("\033[31m");
+        if (style & TERM_CYAN)
+                out_puts("\033[36m");
         out_at_line_start = at_line_start;
+}
+
+bool term_has_colours(void)
+{
+        return term_colours;
 }
 
 bool out_mid_line(void)

@@ -22,10 +22,11 @@ void out_wrap(bool on);
 void out_lines(bool wrapped);
 /* Text from here on looks so: several of the enum, 0 for plain. Nothing unless the terminal has colours and NO_COLOR is
  * not set. */
-enum term_style { TERM_BOLD = 1, TERM_DIM = 2, TERM_GREEN = 4, TERM_YELLOW = 8, TERM_RED = 16 };
+enum term_style { TERM_BOLD = 1, TERM_DIM = 2, TERM_GREEN = 4, TERM_YELLOW = 8, TERM_RED = 16, TERM_CYAN = 32 };
 void term_style(unsigned style);
 /* How many columns a line of standard output may take; 0: as many as it needs. */
 unsigned out_columns(void);
+bool term_has_colours(void);
 bool out_mid_line(void); /* the last character that went out was not a newline */
 void out_flush(void);
 bool out_broken(void);

@@ -256,11 +256,11 @@ static void test_wrapping(void **state)
         assert_wrapped("\xff\xff \xff", 3, 1, "\xff\xff\n \xff"); /* not UTF-8 */
 }
 
-static void assert_table(const struct table *table, unsigned width, const char *expected)
+static void assert_table(const struct table *shown, unsigned width, const char *expected)
 {
         struct buf b = { 0 };
 
-        table_write(table, width, &b);
+        table_write(shown, width, &b);
         buf_add(&b, "", 1);
         assert_false(b.failed);
         assert_string_equal(b.data, expected);
@@ -291,13 +291,13 @@ static void test_tables(void **state)
                      " 7 a-long-name  8.3 s no\n"
                      "12 日本語日本語   1 s \n");
         assert_table(&t, 20,
-                     " N MODEL    AGE WHY\n"
-                     " 7 a-lon… 8.3 s no\n"
-                     "12 日本…    1 s \n");
+                     " N MODEL     AGE WHY\n"
+                     " 7 a-long… 8.3 s no\n"
+                     "12 日本語…   1 s \n");
         assert_table(&t, 18,
                      " N MODEL       AGE\n"
-                     " 7 a-long-… 8.3 s\n"
-                     "12 日本語…    1 s\n");
+                     " 7 a-long-n… 8.3 s\n"
+                     "12 日本語日…   1 s\n");
         assert_table(&t, 9, " N MODEL\n 7 a-lon…\n12 日本…\n");
         table_free(&t);
 }

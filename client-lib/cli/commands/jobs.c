@@ -41,9 +41,9 @@ static void print_jobs(const struct tandem_job_list *list)
                 format_duration(age, sizeof(age), j->age_s);
                 snprintf(user, sizeof(user), "%s%s%s", user_name(j->uid), j->label[0] ? "/" : "", term_safe(j->label));
                 snprintf(recoveries, sizeof(recoveries), "%" PRIu32, j->recoveries);
-                table_add(&table, (const char *const[]){ id, tandem_job_state_name(j->state), term_safe(j->model), user,
-                                                         tandem_priority_name(j->priority), read, made, age,
-                                                         recoveries });
+                table_add(&table,
+                          (const char *const[]){ id, tandem_job_state_name(j->state), term_safe(j->model), user,
+                                                 tandem_priority_name(j->priority), read, made, age, recoveries });
         }
         table_write(&table, out_columns(), &text);
         table_free(&table);

@@ -162,16 +162,11 @@ static void show_model(struct buf *b, const struct tandem_model *m)
 }
 
 static const struct table_column job_columns[] = {
-        { "JOB", .right = true },
-        { "STATE" },
-        { "MODEL", .shrinks_to = 8 },
-        { "USER", .shrinks_to = 4, .leaves = 2 },
-        { "PRIORITY", .leaves = 3 },
-        { "PROMPT", .right = true, .leaves = 1 },
-        { "TOKENS", .right = true },
-        { "TOKENS/S", .right = true },
-        { "AGE", .right = true },
-        { "", .leaves = 4 }, /* that it was recovered */
+        { "JOB", .right = true },     { "STATE" },
+        { "MODEL", .shrinks_to = 8 }, { "USER", .shrinks_to = 4, .leaves = 2 },
+        { "PRIORITY", .leaves = 3 },  { "PROMPT", .right = true, .leaves = 1 },
+        { "TOKENS", .right = true },  { "TOKENS/S", .right = true },
+        { "AGE", .right = true },     { "", .leaves = 4 }, /* that it was recovered */
 };
 
 static void add_job(struct table *table, const struct sample *was, const struct sample *is,
