@@ -191,7 +191,7 @@ class Terminal:
     def until_prompt(self):
         """Until chat waits at its prompt, whose mark is bold."""
         end = time.monotonic() + PATIENCE
-        while not re.search(rb">(\x1b\[[0-9;]*m)* $", self.output):
+        while not re.search(rb"> (\x1b\[[0-9;]*m)*$", self.output):
             if time.monotonic() > end or not self.read(end - time.monotonic()):
                 raise AssertionError("no prompt: %r" % self.output)
 

@@ -2,6 +2,8 @@
 #include "client-lib/cli/chat.h"
 #include "common/suggest.h"
 
+#include <inttypes.h>
+
 static void say_line(const char *text)
 {
         if (term_stdin_tty)
@@ -50,9 +52,15 @@ void chat_introduce_model(struct chat *chat)
         if (tandem_list_models(chat->tandem, &list, &err) != TANDEM_OK)
                 return; /* the first message says what is wrong */
         m = listed_model(chat, list);
+        out_lines(true);
         if (m)
-                out_printf("%s answers. ", term_safe(m->name));
-        out_puts("/help lists commands, /bye or Ctrl-D leaves.\n");
+                out_printf("%s answers", term_safe(m->name));
+        if (m && m->context > 0)
+                out_printf(", with a context of %" PRIu32 " tokens", m->context);
+        if (m && *m->placement)
+                out_printf(" (%s)", term_safe(m->placement));
+        out_printf("%s/help lists commands, /bye or Ctrl-D leaves.\n", m ? ". " : "");
+        out_lines(false);
         if (m && (strcmp(m->chat, "none") == 0))
                 complain("%s has no chat template, so it cannot answer messages: /model NAME takes another model, "
                          "/models lists them, and `tandem generate -m %s` continues raw text",
@@ -246,12 +254,94 @@ static void save_conversation(struct chat *chat, const char *text)
                 say_line("Saved.\n");
 }
 
+/* The last question with what was answered, as they stood on the screen. */
+static void show_last_turn(const struct conversation *c)
+{
+        size_t at = conversation_last_question(c);
+
+        if (at > conversation_has_system(c)) {
+                term_style(TERM_DIM);
+                out_printf("… %zu %s before\n", at - conversation_has_system(c),
+                           at - conversation_has_system(c) == 1 ? "message" : "messages");
+                term_style(0);
+        }
+        for (size_t i = at; i < c->n; i++) {
+                struct markdown markdown = { 0 };
+
+                if (strcmp(c->messages[i].role, "user") == 0) {
+                        out_puts("> ");
+                        out_text(c->messages[i].text, c->messages[i].size);
+                } else {
+                        markdown_write(&markdown, c->messages[i].text, c->messages[i].size);
+                        markdown_end(&markdown);
+                }
+                if (out_mid_line())
+                        out_puts("\n");
+        }
+        out_puts("\n");
+}
+
 static void load_conversation(struct chat *chat, const char *text)
 {
         _cleanup_(freep) char *path = typed_path(text);
 
-        if (path && conversation_load(&chat->said, path))
-                say_line("Loaded: the conversation goes on where it was saved.\n");
+        if (!path || !conversation_load(&chat->said, path))
+                return;
+        if (term_stdin_tty)
+                out_printf("Loaded: %zu messages; the conversation goes on where it was saved.\n", chat->said.n);
+        if (with_person())
+                show_last_turn(&chat->said);
+        out_flush();
+}
+
+/* False, said: there is none. */
+static bool find_question(const struct chat *chat, size_t *ret_at)
+{
+        *ret_at = conversation_last_question(&chat->said);
+        if (*ret_at < chat->said.n)
+                return true;
+        complain("there is no message yet");
+        return false;
+}
+
+static void retry_answer(struct chat *chat, const char *unused)
+{
+        size_t at, size;
+        _cleanup_(freep) char *text = NULL;
+
+        if (!find_question(chat, &at))
+                return;
+        size = chat->said.messages[at].size;
+        text = malloc(size + 1);
+        if (text)
+                memcpy(text, chat->said.messages[at].text, size + 1);
+        if (!text)
+                complain("no memory for the message");
+        else
+                chat->asks = chat_replace(chat, at, text, size);
+}
+
+/* The line that is offered begins with another / where the message begins with one. */
+static void edit_message(struct chat *chat, const char *text)
+{
+        _cleanup_(freep) char *line = NULL;
+        const char *was;
+        size_t at;
+
+        if (!find_question(chat, &at))
+                return;
+        was = chat->said.messages[at].text;
+        if (*text) {
+                chat->asks = chat_replace(chat, at, text, strlen(text));
+        } else if (!line_reader_edits(chat->reader)) {
+                complain("/edit needs the message's new TEXT where lines are not edited");
+        } else if (asprintf(&line, "%s%s", was[0] == '/' ? "/" : "", was) < 0) {
+                line = NULL;
+                complain("no memory for the message");
+        } else {
+                line_offer(chat->reader, line);
+                chat->edits = at + 1;
+        }
 }
 
 static void chat_help(struct chat *chat, const char *unused);
@@ -269,6 +359,8 @@ static const struct chat_command {
           false,
           "forget the conversation (the system message stays)",
           reset_conversation },
+        { { "/retry" }, NULL, false, "ask the last message again", retry_answer },
+        { { "/edit" }, "TEXT", true, "ask with TEXT in its place; without TEXT: it can be edited", edit_message },
         { { "/save" }, "FILE", false, "keep the conversation in a file", save_conversation },
         { { "/load" }, "FILE", false, "go on with a conversation that was saved", load_conversation },
         { { "/system" }, "TEXT", true, "a system message before the conversation; without TEXT: none", set_system },

@@ -5,14 +5,14 @@
 #include <jansson.h>
 #include <sys/stat.h>
 
-/* Room for one more message. */
-static bool make_message_room(struct conversation *c)
+/* Room for so many more messages. */
+static bool make_message_room(struct conversation *c, size_t more)
 {
-        size_t capacity = TDM_MAX(c->capacity * 2, (size_t)16);
+        size_t capacity = TDM_MAX(TDM_MAX(c->capacity * 2, c->n + more), (size_t)16);
         struct tandem_message *messages;
         const struct tandem_message_details **details;
 
-        if (c->n < c->capacity)
+        if (c->n + more <= c->capacity)
                 return true;
         messages = realloc(c->messages, capacity * sizeof(*messages));
         if (messages)
@@ -29,7 +29,7 @@ bool conversation_add(struct conversation *c, const char *role, const char *text
 {
         char *copy = malloc(size + 1);
 
-        if (!copy || !make_message_room(c)) {
+        if (!copy || !make_message_room(c, 1)) {
                 free(copy);
                 complain("no memory for the conversation");
                 return false;
@@ -39,6 +39,31 @@ bool conversation_add(struct conversation *c, const char *role, const char *text
         c->details[c->n] = NULL;
         c->messages[c->n++] = (struct tandem_message){ role, copy, size };
         return true;
+}
+
+bool conversation_move(struct conversation *from, size_t at, struct conversation *to)
+{
+        size_t n = from->n - at;
+
+        if (n == 0)
+                return true;
+        if (!make_message_room(to, n)) {
+                complain("no memory for the conversation");
+                return false;
+        }
+        memcpy(to->messages + to->n, from->messages + at, n * sizeof(*to->messages));
+        memcpy(to->details + to->n, from->details + at, n * sizeof(*to->details));
+        to->n += n;
+        from->n = at;
+        return true;
+}
+
+size_t conversation_last_question(const struct conversation *c)
+{
+        for (size_t i = c->n; i-- > 0;)
+                if (strcmp(c->messages[i].role, "user") == 0)
+                        return i;
+        return c->n;
 }
 
 bool call_is_whole(const struct tandem_call *call)

@@ -18,6 +18,11 @@ bool conversation_add_calls(struct conversation *c, const char *text, size_t siz
                             size_t n_calls);
 /* Whether the arguments are a JSON object, and not one that was cut off. */
 bool call_is_whole(const struct tandem_call *call);
+/* The messages from `at` on leave one conversation and stand at the end of the other. Nothing is set aside in either.
+ * False: no memory, complained about, and nothing was moved. */
+bool conversation_move(struct conversation *from, size_t at, struct conversation *to);
+/* Where the last message of the user is; n: there is none. */
+size_t conversation_last_question(const struct conversation *c);
 /* Removes all but the first `keep` messages. */
 void conversation_cut(struct conversation *c, size_t keep);
 void conversation_free(struct conversation *c);

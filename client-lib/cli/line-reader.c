@@ -17,6 +17,8 @@
 #define HISTORY_ENTRIES 1000
 #define PASTED_NEWLINE L'\u2424'
 #define PASTED_TAB L'\u2409'
+#define PASTED_NEWLINE_UTF8 "\xe2\x90\xa4"
+#define PASTED_TAB_UTF8 "\xe2\x90\x89"
 #define PASTE_BEGIN "\033[200~"
 #define PASTE_END "\033[201~"
 /* How long the rest of an escape sequence may take that came in two pieces. */
@@ -32,9 +34,12 @@ struct line_reader {
         EditLine *edit; /* NULL: nothing is edited */
         History *history;
         char *history_path;
-        const char *prompt;
+        char shown_prompt[32];
         bool in_paste, pasted, begun;
-        size_t ahead; /* this many of the bytes were typed before the prompt came */
+        bool hides;           /* what is typed */
+        struct termios shown; /* the terminal's settings before that */
+        char *offered;        /* begins the next line; may be NULL */
+        size_t ahead;         /* this many of the bytes were typed before the prompt came */
 };
 
 /* The terminal's settings before ours: a signal that ends the process puts them back. */
@@ -181,7 +186,15 @@ static char *get_prompt(EditLine *edit)
 {
         struct line_reader *r;
 
-        return el_get(edit, EL_CLIENTDATA, &r) == 0 ? (char *)(uintptr_t)r->prompt : (char *)(uintptr_t) "";
+        return el_get(edit, EL_CLIENTDATA, &r) == 0 ? r->shown_prompt : (char *)(uintptr_t) "";
+}
+
+/* In bold. PROMPT_ESCAPE stands around what takes no columns. */
+#define PROMPT_ESCAPE '\1'
+static void dress_prompt(struct line_reader *r, const char *prompt)
+{
+        snprintf(r->shown_prompt, sizeof(r->shown_prompt), term_has_colours() ? "\1\033[1m\1%s\1\033[22m\1" : "%s",
+                 prompt);
 }
 
 /* ---- history ---- */
@@ -267,7 +280,7 @@ struct line_reader *line_reader_new(struct tandem *tandem)
         (void)el_set(r->edit, EL_CLIENTDATA, r);
         (void)el_set(r->edit, EL_EDITOR, "emacs");
         (void)el_set(r->edit, EL_GETCFN, get_character);
-        (void)el_set(r->edit, EL_PROMPT, get_prompt);
+        (void)el_set(r->edit, EL_PROMPT_ESC, get_prompt, PROMPT_ESCAPE);
         (void)el_set(r->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
         open_history(r);
         (void)el_source(r->edit, NULL); /* ~/.editrc */
@@ -280,6 +293,7 @@ void line_reader_free(struct line_reader *r)
         if (!r)
                 return;
         if (r->edit) {
+                line_reader_hide_typing(r, false);
                 save_history(r);
                 if (r->history)
                         history_end(r->history);
@@ -288,12 +302,59 @@ void line_reader_free(struct line_reader *r)
                 restore_terminal();
         }
         free(r->history_path);
+        free(r->offered);
         free(r);
 }
 
 void line_reader_set_connection(struct line_reader *r, struct tandem *tandem)
 {
         r->tandem = tandem;
+}
+
+bool line_reader_edits(const struct line_reader *r)
+{
+        return r->edit != NULL;
+}
+
+void line_reader_hide_typing(struct line_reader *r, bool hide)
+{
+        struct termios hidden;
+
+        if (!r->edit || hide == r->hides)
+                return;
+        if (!hide) {
+                (void)tcsetattr(STDIN_FILENO, TCSANOW, &r->shown);
+                terminal_changed = 0;
+                r->hides = false;
+                return;
+        }
+        if (tcgetattr(STDIN_FILENO, &r->shown) < 0)
+                return;
+        hidden = r->shown;
+        hidden.c_lflag &= ~(tcflag_t)ECHO;
+        hidden.c_lflag |= NOFLSH;
+        terminal_changed = 1;
+        r->hides = tcsetattr(STDIN_FILENO, TCSANOW, &hidden) == 0;
+}
+
+void line_offer(struct line_reader *r, const char *text)
+{
+        struct buf marked = { 0 };
+
+        if (!r->edit)
+                return;
+        for (; *text; text++)
+                if (*text == '\n')
+                        buf_puts(&marked, PASTED_NEWLINE_UTF8);
+                else if (*text == '\t')
+                        buf_puts(&marked, PASTED_TAB_UTF8);
+                else if ((unsigned char)*text >= 0x20 && *text != 0x7f)
+                        buf_add(&marked, text, 1);
+        buf_add(&marked, "", 1);
+        free(r->offered);
+        r->offered = marked.failed ? NULL : marked.data;
+        if (marked.failed)
+                buf_free(&marked);
 }
 
 bool line_was_begun(const struct line_reader *r)
@@ -333,9 +394,15 @@ static enum line read_edited(struct line_reader *r, struct buf *to)
         const char *line;
         int n = 0;
 
-        out_write(marks_on, sizeof(marks_on) - 1);
         out_flush();
         terminal_changed = 1;
+        (void)!write(STDOUT_FILENO, marks_on, sizeof(marks_on) - 1);
+        if (r->offered) {
+                r->begun = r->pasted = true;
+                el_push(r->edit, r->offered);
+                free(r->offered);
+                r->offered = NULL;
+        }
         line = el_gets(r->edit, &n);
         terminal_changed = 0;
         (void)!write(STDOUT_FILENO, marks_off, sizeof(marks_off) - 1);
@@ -374,7 +441,7 @@ enum line line_read(struct line_reader *r, const char *prompt, struct buf *to)
 {
         enum line k;
 
-        r->prompt = prompt;
+        dress_prompt(r, prompt);
         r->begun = r->pasted = r->in_paste = false;
         if (r->at == r->end)
                 r->ahead = 0; /* the line before took all of what was typed ahead of it */

@@ -30,6 +30,12 @@ void line_reader_free(struct line_reader *reader); /* puts the terminal back; NU
 enum line line_read(struct line_reader *reader, const char *prompt, struct buf *to);
 /* Another connection instead of one that was lost. */
 void line_reader_set_connection(struct line_reader *reader, struct tandem *tandem);
+/* While an answer comes, what is typed is not shown in its midst, and Ctrl-C takes none of it: it stands at the next
+ * prompt. Off again before the next line is read. Nothing where lines are not edited. */
+void line_reader_hide_typing(struct line_reader *reader, bool hide);
+bool line_reader_edits(const struct line_reader *reader);
+/* The next line begins with this text, as if it had been typed. Nothing where lines are not edited. */
+void line_offer(struct line_reader *reader, const char *text);
 /* Whether something had been typed when the last line was interrupted. */
 bool line_was_begun(const struct line_reader *reader);
 /* The text becomes the newest entry of the history. */

@@ -1,5 +1,5 @@
-/* A model's Markdown on a terminal: **bold** is bold, `code` and fenced blocks have a colour. Every character stays, the
- * marks too, so nothing is lost where a mark was meant as text. Elsewhere the text goes out as it is. */
+/* A model's Markdown on a terminal: **bold** is bold, `code` and fenced blocks have a colour. Every character stays,
+ * the marks too, so nothing is lost where a mark was meant as text. Elsewhere the text goes out as it is. */
 #ifndef TANDEM_CLI_MARKDOWN_H
 #define TANDEM_CLI_MARKDOWN_H
 

@@ -158,11 +158,30 @@ static bool make_chat_room(struct chat *chat)
         return n > 0;
 }
 
+bool chat_replace(struct chat *chat, size_t at, const char *text, size_t size)
+{
+        conversation_cut(&chat->replaced, 0);
+        if (!conversation_move(&chat->said, at, &chat->replaced))
+                return false;
+        if (conversation_add(&chat->said, "user", text, size))
+                return true;
+        (void)conversation_move(&chat->replaced, 0, &chat->said);
+        return false;
+}
+
+/* Takes the message back that got no answer. What it replaced stands in its place again. */
+static void take_back_message(struct chat *chat)
+{
+        conversation_cut(&chat->said, chat->said.n - 1);
+        (void)conversation_move(&chat->replaced, 0, &chat->said);
+}
+
 /* Asks for an answer to the last message, which is the user's. *ret_job is NULL where err says why. */
 static enum run_outcome ask_model(struct chat *chat, struct tandem_job **ret_job, struct tandem_error *err)
 {
         struct tandem_generate_options *options = &chat->given.job.options;
         struct tandem_callbacks callbacks;
+        enum run_outcome outcome;
 
         if (!chat->given.job.given.seed) { /* a fresh one for every turn */
                 struct tandem_generate_options fresh;
@@ -183,7 +202,10 @@ static enum run_outcome ask_model(struct chat *chat, struct tandem_job **ret_job
                 *ret_job = NULL;
                 return RUN_DONE;
         }
-        return run_jobs(chat->tandem, ret_job, 1, term_stdin_tty ? SIGNAL_ANSWER : SIGNAL_CANCEL);
+        line_reader_hide_typing(chat->reader, true);
+        outcome = run_jobs(chat->tandem, ret_job, 1, term_stdin_tty ? SIGNAL_ANSWER : SIGNAL_CANCEL);
+        line_reader_hide_typing(chat->reader, false);
+        return outcome;
 }
 
 /* A daemon that ends takes no new job; the next one gets a connection that the service manager's socket holds. */
@@ -217,7 +239,7 @@ static bool keep_answer(struct chat *chat, const struct tandem_job *job)
                 return conversation_add_calls(&chat->said, text, size, calls, n);
         if (size > 0)
                 return conversation_add(&chat->said, "assistant", text, size);
-        conversation_cut(&chat->said, chat->said.n - 1);
+        take_back_message(chat);
         if (n == 0)
                 thought_complain_alone(result);
         return true;
@@ -238,9 +260,10 @@ static int fail_message(struct chat *chat, const struct tandem_job *job, const s
         if (size > 0) {
                 conversation_forget(&chat->said);
                 (void)keep_answer(chat, job);
+                conversation_cut(&chat->replaced, 0);
         } else {
                 conversation_take_back(&chat->said);
-                conversation_cut(&chat->said, chat->said.n - 1);
+                take_back_message(chat);
         }
         chat->n_forgotten = 0;
         return EXIT_FAILED;
@@ -297,7 +320,8 @@ static int answer_message(struct chat *chat)
         chat->thought.open = false;
         out_text(result->tail, result->tail_size);
         generate_print_calls(job, false);
-        if (out_mid_line() || result->generated_tokens == 0 || outcome == RUN_INTERRUPTED) /* behind the ^C */
+        if (out_mid_line() || result->generated_tokens == 0 ||
+            (outcome == RUN_INTERRUPTED && !line_reader_edits(chat->reader))) /* behind the ^C */
                 out_puts("\n");
         out_flush();
         if (result->reason == TANDEM_REASON_CANCELLED && outcome != RUN_INTERRUPTED)
@@ -306,6 +330,7 @@ static int answer_message(struct chat *chat)
         conversation_forget(&chat->said);
         if (!keep_answer(chat, job))
                 return EXIT_FAILED;
+        conversation_cut(&chat->replaced, 0);
         explain_length(chat, result);
         show_stats(chat, result);
         return EXIT_OK;
@@ -335,13 +360,14 @@ static int hold_conversation(struct chat *chat)
 {
         _cleanup_(buf_freep) struct buf turn = { 0 };
         const char *text;
-        size_t size;
+        size_t size, edits;
         int status;
 
         for (;;) {
                 signal_set_mode(term_stdin_tty ? SIGNAL_ANSWER : SIGNAL_EXIT);
                 switch (read_turn(chat, &turn)) {
                 case LINE_INTERRUPTED:
+                        chat->edits = 0;
                         if (was_interrupted(chat))
                                 return EXIT_INTERRUPTED;
                         continue;
@@ -361,21 +387,29 @@ static int hold_conversation(struct chat *chat)
                 chat->heard = true;
                 text = turn.data;
                 size = turn.size;
+                edits = chat->edits;
+                chat->edits = 0;
                 if (size == 0)
                         continue;
                 line_remember(chat->reader, text);
                 if (with_person() && (strcmp(text, "exit") == 0 || strcmp(text, "quit") == 0))
                         return EXIT_OK; /* what is meant, where a shell stands behind the prompt */
                 if (text[0] == '/' && text[1] != '/') {
+                        chat->asks = false;
                         if (!chat_run_command(chat, text))
                                 return EXIT_OK;
-                        continue;
+                        if (!chat->asks)
+                                continue;
+                } else {
+                        if (text[0] == '/')
+                                text++, size--;
+                        if (!chat_replace(chat, edits > 0 ? edits - 1 : chat->said.n, text, size))
+                                return EXIT_FAILED;
                 }
-                if (text[0] == '/')
-                        text++, size--;
-                if (!conversation_add(&chat->said, "user", text, size))
-                        return EXIT_FAILED;
                 status = answer_message(chat);
+                if (with_person()) /* between two turns */
+                        out_puts("\n");
+                out_flush();
                 if (status == EXIT_INTERRUPTED)
                         return out_broken() ? out_finish() : EXIT_INTERRUPTED;
                 /* A script stops at its first failure, a person decides. */
@@ -410,6 +444,7 @@ int chat_hold(struct cli *cli, const struct chat_options *given)
 out:
         line_reader_free(chat.reader);
         conversation_free(&chat.said);
+        conversation_free(&chat.replaced);
         for (size_t i = 0; i < chat.owned.n; i++)
                 free((char *)(uintptr_t)chat.owned.items[i]);
         arg_list_free(&chat.owned);
@@ -453,7 +488,7 @@ const struct command command_chat = {
         .about = "Holds a conversation with a model that has a chat template. On a terminal lines are edited as in "
                  "a shell, with a history that is kept in $XDG_STATE_HOME/tandem/chat_history, and a text pasted "
                  "in one piece is one message. /help lists the commands: /save and /load keep a conversation, "
-                 "/model, /system and /set change what the next message goes to.\n"
+                 "/model, /system and /set change what the next message goes to, /retry and /edit the last one.\n"
                  "\n"
                  "\"\"\" begins and ends a message of several lines. A backslash at the end of a line goes on "
                  "with the next one. Ctrl-C stops an answer; at the prompt it drops what was typed, and at an "
