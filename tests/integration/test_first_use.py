@@ -306,12 +306,13 @@ class Held(Folder):
                 ["/bin/sh", "-c", *args], env=dict(self.environment(), LISTEN_FDS="1"), stderr=log, close_fds=False,
                 preexec_fn=lambda: (os.dup2(self.held.fileno(), 3), os.set_inheritable(3, True))))
 
-    def ask(self, *args):
-        self.clients.append(self.popen_cli(*args))
+    def ask(self, *args, **more):
+        self.clients.append(self.popen_cli(*args, **more))
         return self.clients[-1]
 
     def keep_busy(self):
-        self.ask("generate", "-n", "3000", "--ignore-end", "Once")
+        # Its client does not take it to the next daemon, where it would keep the others waiting.
+        self.ask("generate", "-n", "3000", "--ignore-end", "Once", env={"TANDEM_REATTACH": "0"})
         # While its model is loaded, jobs of another one would still run.
         wait_for(lambda: any(j.get("generated_tokens") for j in self.call("jobs")["jobs"]), "a job that runs", 30)
 

@@ -527,9 +527,10 @@ class Daemon:
         out = self.cli(*args, check_exit=0, **more).stdout.decode()
         return [json.loads(line) for line in out.splitlines() if line.strip()]
 
-    def popen_cli(self, *args, **more):
-        return subprocess.Popen([os.path.join(BIN, "tandem"), "--socket", self.socket, *args], env=self.environment(),
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+    def popen_cli(self, *args, env=None, **more):
+        return subprocess.Popen([os.path.join(BIN, "tandem"), "--socket", self.socket, *args],
+                                env=dict(self.environment(), **(env or {})), stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
 
 
 def blocks(worker):
