@@ -315,6 +315,7 @@ class FalsePeer:
         return self
 
     def __exit__(self, *exc):
+        self.listener.shutdown(socket.SHUT_RDWR)  # else the thread waits on a number that the next socket may get
         self.listener.close()
 
     def _serve(self):
