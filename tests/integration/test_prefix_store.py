@@ -100,7 +100,8 @@ def damage(rng, paths, n):
         elif kind == 1:
             os.truncate(path, rng.randrange(size))
         elif kind == 2:
-            shutil.copyfile(rng.choice([p for p in paths if p != path and os.path.isfile(p)]), path)
+            others = [p for p in paths if p != path and os.path.isfile(p)]
+            shutil.copyfile(rng.choice(others), path) if others else os.truncate(path, 0)
         elif kind == 3:
             os.truncate(path, size // 2)
             os.truncate(path, size)
