@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <cmocka.h>
 
@@ -193,9 +194,22 @@ static void test_confined(void **state)
         close(file);
 }
 
-/* A program that is not there, and one that answers nothing. */
+static const char *write_script(const char *text)
+{
+        static char path[] = "/tmp/tandem-test-decoder-XXXXXX";
+        int fd = mkstemp(path);
+
+        assert_true(fd >= 0);
+        assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+        assert_int_equal(fchmod(fd, 0700), 0);
+        close(fd);
+        return path;
+}
+
+/* A program that is not there, one that answers nothing, and one that does not even end. */
 static void test_no_decoder(void **state)
 {
+        const char *script;
         const struct tdm_decoder_limits limits = limits_for(LONG_NS);
         struct tdm_picture *picture = NULL;
         struct tdm_error err = { 0 };
@@ -204,6 +218,10 @@ static void test_no_decoder(void **state)
         assert_int_equal(tdm_picture_decode(&picture, "/nowhere/decoder", fd, &limits, &err), -ENOENT);
         assert_non_null(strstr(err.message, "/nowhere/decoder"));
         assert_int_equal(tdm_picture_decode(&picture, "/bin/true", fd, &limits, &err), TDM_E_INTERNAL);
+        /* It closes its socket, and lives on through all signals that it may hold off. */
+        script = write_script("#!/bin/sh\ntrap '' ALRM TERM\nexec 3>&-\nexec sleep 600\n");
+        assert_int_equal(tdm_picture_decode(&picture, script, fd, &limits, &err), TDM_E_INTERNAL);
+        unlink(script);
         assert_null(picture);
         close(fd);
 }

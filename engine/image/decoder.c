@@ -99,6 +99,24 @@ static int await_answer(int socket, uint64_t deadline_ns, struct tdm_decoder_ans
         }
 }
 
+/* A process that has ended by itself tells by its status why. One that only closed its socket is not waited for. */
+static void await_end(pid_t pid)
+{
+        const struct timespec pause = { .tv_nsec = 2 * (long)TDM_NSEC_PER_MSEC };
+        uint64_t until = tdm_now_ns() + TDM_NSEC_PER_SEC;
+
+        for (;;) {
+                siginfo_t info = { 0 };
+
+                if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT | WNOHANG) < 0 ? errno != EINTR :
+                                                                                       info.si_pid == pid)
+                        return;
+                if (tdm_now_ns() >= until)
+                        return;
+                nanosleep(&pause, NULL);
+        }
+}
+
 static int say_end(int status, struct tdm_error *err)
 {
         if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGALRM || WTERMSIG(status) == SIGXCPU))
@@ -179,13 +197,8 @@ int tdm_picture_decode(struct tdm_picture **ret, const char *program, int fd, co
         r = send_order(decoder.socket, &order, fd, memory);
         if (r == 0 || r == -EPIPE)
                 r = await_answer(decoder.socket, limits->deadline_ns, &answer, err);
-        /* Where it has answered or ended by itself its state is what it was; else it is killed. */
-        if (r == 0) {
-                siginfo_t info;
-
-                while (waitid(P_PID, (id_t)decoder.pid, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR)
-                        ;
-        }
+        if (r == 0)
+                await_end(decoder.pid);
         status = decoder_end(&decoder);
         if (r == 0)
                 return say_end(status, err);

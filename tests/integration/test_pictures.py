@@ -12,7 +12,7 @@ import tempfile
 
 try:
     import numpy as np
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, PngImagePlugin
 except ImportError as e:
     print(f"SKIP: {e} (Debian: python3-numpy python3-pil)")
     sys.exit(77)
@@ -57,6 +57,10 @@ def draw(folder):
     for bits in (1, 2, 4):
         save(f"palette{bits}.png", picture(61, 33).quantize(1 << bits), bits=bits)
     save("palette8.png", picture(61, 33).quantize(200), transparency=3)
+    info = PngImagePlugin.PngInfo()  # chunks that are skipped, however long and in whatever way they are compressed
+    info.add_text("plain", "a" * 3000000)
+    info.add_text("compressed", "a" * 30000000, zip=True)
+    save("texts.png", picture(61, 33), pnginfo=info)
     save("grey16.png", Image.fromarray(np.arange(40 * 30, dtype=np.uint16).reshape(30, 40) * 54))
     for width, height in ((1, 1), (1, 300), (300, 1), (17, 9)):
         save(f"{width}x{height}.png", picture(width, height))
@@ -84,6 +88,7 @@ def draw(folder):
 
 def by_pillow(path):
     """As docs/pictures.md says, where Pillow's own conversion does otherwise."""
+    PngImagePlugin.MAX_TEXT_MEMORY = PngImagePlugin.MAX_TEXT_CHUNK = 1 << 26
     image = Image.open(path)
     if image.mode.startswith("I"):
         return np.repeat((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8)[..., None], 3, 2)
