@@ -110,13 +110,9 @@ static inline uint16_t tdm_load_u16(const uint8_t *p)
         return v;
 }
 
-/* src: n_rows <= 16 rows of the file, row_bytes apart; dst: a panel (tdm_weights_panel_bytes()). False: a scale or
- * weight is not finite. */
-bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
-                            uint32_t cols);
 /* Rows of MXFP4_PAIRS, n blocks in all, become rows of MXFP4 where they lie. */
 void tdm_weights_unpair(uint8_t *rows, size_t n);
-/* The same rows, as layout BY_ROW has them. */
+/* Rows as tdm_weights_pack_panel() takes them, as layout BY_ROW has them. */
 bool tdm_weights_pack_rows(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
                            uint32_t cols);
 /* Rows first … first + n_rows - 1 of a tensor in layout BY_COLUMN, both multiples of 32. dst: the tensor. */

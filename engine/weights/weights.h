@@ -81,6 +81,11 @@ bool tdm_weights_type_quantised(uint32_t type);
 /* Distance of two panels of a matrix of this type; cols a multiple of the type's block. */
 uint64_t tdm_weights_panel_bytes(uint32_t type, uint32_t cols);
 
+/* src: n_rows <= 16 rows of the file, row_bytes apart; dst: a panel (tdm_weights_panel_bytes()). False: a scale or
+ * weight is not finite. */
+bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
+                            uint32_t cols);
+
 struct tdm_weights_plan; /* where each tensor will lie */
 int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model,
                          struct tdm_error *err);

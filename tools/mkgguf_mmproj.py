@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Write a random projector ("mmproj"): the file that makes rows for a text model of pictures. Gemma 3's SigLIP.
+
+usage: mkgguf_mmproj.py OUT --size a|b|full|siglip [--type f32|f16|q8_0] [--seed N]
+The first three sizes are those of tests/golden/images/towers.json: seed 1 gives the weights for which those values were
+computed. `siglip` has the sizes of the released ones. Needs numpy.
+"""
+import argparse
+import sys
+import numpy as np
+sys.dont_write_bytecode = True  # nothing of a run stays in the tree
+import mkgguf  # noqa: E402
+from gguf_types import TYPES  # noqa: E402
+from gguf_write import kv, write_file  # noqa: E402
+
+# picture, patch, d, heads, ff, layers, patches that make a row, width of the text
+SIZES = {"a": (112, 14, 64, 4, 160, 3, 2, 128), "b": (224, 14, 72, 3, 172, 4, 4, 160),
+         "full": (896, 14, 32, 2, 64, 2, 4, 128), "siglip": (896, 14, 1152, 16, 4304, 27, 4, 2560)}
+GAIN, ZERO = ("gain", 1.0, 0.2), ("gain", 0.0, 0.1)
+
+
+def fitting(kind, cols):
+    """What converters do with a width that no block divides."""
+    return kind if cols % TYPES[kind][1] == 0 else "f16"
+
+
+def keys_of(a):
+    side, patch, d, heads, ff, layers, merge, out = SIZES[a.size]
+    vision = "clip.vision."
+    keys = [kv("general.architecture", "str", "clip"), kv("general.name", "str", f"random-gemma3-{a.type}"),
+            kv("general.type", "str", "mmproj"),
+            kv("general.file_type", "u32", {"f32": 0, "f16": 1, "q8_0": 7}[a.type]),
+            kv("clip.has_vision_encoder", "bool", True), kv("clip.projector_type", "str", "gemma3")]
+    keys += [kv(vision + name, "u32", value) for name, value in (
+        ("image_size", side), ("patch_size", patch), ("embedding_length", d), ("feed_forward_length", ff),
+        ("block_count", layers), ("attention.head_count", heads), ("projection_dim", out))]
+    keys += [kv(vision + "attention.layer_norm_epsilon", "f32", 1e-6), kv(vision + "image_mean", "af32", [0.5] * 3),
+             kv(vision + "image_std", "af32", [0.5] * 3), kv("clip.use_gelu", "bool", True)]
+    return keys + ([] if merge == 4 else [kv(vision + "projector.scale_factor", "u32", merge)])
+
+
+def tensors_of(a):
+    """Each tensor's name, shape, type and what is drawn: a deviation, or a gain's mean and spread."""
+    side, patch, d, _, ff, layers, _, out = SIZES[a.size]
+    root = d ** -0.5
+    tensors = [("mm.input_projection.weight", (d, out), "f16" if a.type == "q8_0" else a.type, root),
+               ("mm.soft_emb_norm.weight", (d,), "f32", ("gain", 1.0, 0.3)),
+               ("v.patch_embd.weight", (d, 3, patch, patch), "f32", 1.2 * (3 * patch * patch) ** -0.5),
+               ("v.patch_embd.bias", (d,), "f32", ZERO),
+               ("v.position_embd.weight", ((side // patch) ** 2, d), "f32", 0.7),
+               ("v.post_ln.weight", (d,), "f32", GAIN), ("v.post_ln.bias", (d,), "f32", ZERO)]
+    for i in range(layers):
+        block = f"v.blk.{i}."
+        for name in ("ln1", "ln2"):
+            tensors += [(block + name + ".weight", (d,), "f32", GAIN), (block + name + ".bias", (d,), "f32", ZERO)]
+        for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
+            tensors += [(block + name + ".weight", (d, d), fitting(a.type, d), 1.5 * root),
+                        (block + name + ".bias", (d,), "f32", ZERO)]
+        tensors += [(block + "ffn_up.weight", (ff, d), fitting(a.type, d), 1.3 * root),
+                    (block + "ffn_up.bias", (ff,), "f32", ZERO),
+                    (block + "ffn_down.weight", (d, ff), fitting(a.type, ff), 1.3 * ff ** -0.5),
+                    (block + "ffn_down.bias", (d,), "f32", ZERO)]
+    return tensors
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("out")
+    ap.add_argument("--size", required=True, choices=SIZES)
+    ap.add_argument("--type", default="f32", choices=("f32", "f16", "q8_0"))
+    ap.add_argument("--seed", type=int, default=1)
+    a = ap.parse_args()
+    rng = np.random.default_rng(a.seed)
+
+    def write_tensor(f, _name, shape, kind, drawn):
+        if isinstance(drawn, tuple):
+            f.write((drawn[1] + drawn[2] * rng.standard_normal(shape, dtype=np.float32)).astype("<f4").tobytes())
+        else:
+            f.write(mkgguf.encode(rng, shape, kind, drawn))
+
+    write_file(a.out, keys_of(a), tensors_of(a), write_tensor)
+
+
+main()
