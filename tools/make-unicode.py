@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write engine/text/unicode-tables.def: what the pre-tokenizers and NFC need of Unicode's character database.
+"""Write engine/text/unicode-tables.def: what pre-tokenizers, WordPiece and NFC need of Unicode's character database.
 
 usage: tools/make-unicode.py [--check]
 
@@ -20,6 +20,25 @@ V_AND_T = {*range(0x1161, 0x1176), *range(0x11a8, 0x11c3)}  # jamo that join wha
 KINDS = ("OTHER", "UPPER", "LOWER", "LETTER", "MARK", "NUMBER", "WHITE", "PUNCT", "SYMBOL")
 CATEGORIES = {"Lu": "UPPER", "Lt": "UPPER", "Ll": "LOWER", "Lm": "LETTER", "Lo": "LETTER", "M": "MARK", "N": "NUMBER",
               "P": "PUNCT", "S": "SYMBOL"}
+
+# What WordPiece does with a character, as BERT's own tokenizer has it.
+WORDPIECE = ("PLAIN", "WHITE", "DROP", "PUNCT", "ACCENT", "IDEOGRAPH")
+ASCII_PUNCT = {*range(33, 48), *range(58, 65), *range(91, 97), *range(123, 127)}
+IDEOGRAPHS = (range(0x4e00, 0xa000), range(0x3400, 0x4dc0), range(0x20000, 0x2a6e0), range(0x2a700, 0x2b740),
+              range(0x2b740, 0x2b820), range(0x2b920, 0x2ceb0), range(0xf900, 0xfb00), range(0x2f800, 0x2fa20))
+
+
+def wordpiece(c):
+    category = unicodedata.category(chr(c))
+    if c in (0, 0xfffd) or (category in ("Cc", "Cf", "Co") and c not in (9, 10, 13)):
+        return "DROP"
+    if c in WHITE:
+        return "WHITE"
+    if any(c in r for r in IDEOGRAPHS):
+        return "IDEOGRAPH"
+    if c in ASCII_PUNCT or category[0] == "P":
+        return "PUNCT"
+    return "ACCENT" if category == "Mn" else "PLAIN"
 
 
 def kind(c):
@@ -77,12 +96,17 @@ def table():
             " * KINDS: first character << 8 | 128 where NFC may change it | kind, until the next. CLASSES: first",
             " * character << 8 | canonical combining class. SPLITS: a character and the one or two that it is made",
             " * of. JOINS: two characters and what they become, sorted by the two. Hangul syllables are not listed.",
+            " * WORDPIECE: first character << 8 | what WordPiece does with it. LOWERS: a character and its small one.",
             " */", ""]
     text += rows("TDM_UNICODE_KINDS", [f"0x{c << 8 | (128 if u else 0) | k:x}" for c, (k, u) in kinds], 10)
     text += rows("TDM_UNICODE_CLASSES", [f"0x{c << 8 | v:x}" for c, v in classes], 10)
     text += rows("TDM_UNICODE_SPLITS", [f"{{ 0x{c:x}, 0x{d[0]:x}, 0x{d[1] if len(d) > 1 else 0:x} }}"
                                         for c, d in sorted(splits.items())], 4)
     text += rows("TDM_UNICODE_JOINS", [f"{{ 0x{a:x}, 0x{b:x}, 0x{c:x} }}" for (a, b), c in sorted(joins.items())], 4)
+    text += rows("TDM_UNICODE_WORDPIECE", [f"0x{c << 8 | WORDPIECE.index(w):x}" for c, w in runs(wordpiece)], 10)
+    lowers = [(c, chr(c).lower()) for c in range(0x110000)]
+    text += rows("TDM_UNICODE_LOWERS", [f"{{ 0x{c:x}, 0x{ord(low):x} }}" for c, low in lowers
+                                        if len(low) == 1 and low != chr(c)], 5)
     return "\n".join(text[:-1]) + "\n"
 
 

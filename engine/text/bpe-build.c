@@ -84,9 +84,20 @@ int tdm_tokenizer_read_kind(struct tdm_tokenizer *t, const struct tdm_gguf *g, s
                 t->kind = TDM_TOKENIZER_BYTES;
                 return read_pretokenizer(t, g, err);
         }
+        if (is(s, "bert")) {
+                t->kind = TDM_TOKENIZER_WORDPIECE;
+                t->add_bos = t->add_eos = true;
+                return 0;
+        }
+        if (is(s, "t5")) {
+                t->kind = TDM_TOKENIZER_UNIGRAM;
+                t->add_bos = tdm_form_is_bert(g); /* XLM-RoBERTa's kind; T5 has no such piece */
+                t->add_eos = t->add_space_prefix = true;
+                return 0;
+        }
         return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                             "its tokenizer is \"%s\", only \"llama\" (SentencePiece), \"gpt2\" (byte-level BPE) and "
-                             "\"gemma4\" are supported",
+                             "its tokenizer is \"%s\", only \"llama\" (SentencePiece), \"gpt2\" (byte-level BPE), "
+                             "\"gemma4\", \"bert\" (WordPiece) and \"t5\" (Unigram) are supported",
                              show(s, shown, sizeof(shown)));
 }
 

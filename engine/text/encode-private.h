@@ -1,5 +1,5 @@
-/* Shared by the encoders of all kinds of tokenizers: tokenizer-encode.c splits text at special pieces, spm.c and bpe.c
- * encode what lies between. */
+/* Shared by the encoders of all kinds of tokenizers: tokenizer-encode.c splits text at special pieces; spm.c, bpe.c,
+ * wordpiece.c and unigram.c encode what lies between. */
 #ifndef TDM_ENGINE_ENCODE_PRIVATE_H
 #define TDM_ENGINE_ENCODE_PRIVATE_H
 
@@ -30,6 +30,14 @@ struct tdm_bpe_symbol {
         uint32_t rank;       /* of the merge with the next one; TDM_NO_MERGE: none, or merged into the one before */
 };
 
+/* The best way from the start of a stretch to one of its bytes. */
+struct tdm_unigram_best {
+        double score;  /* the sum of the pieces' scores; -INFINITY: no way leads here */
+        uint32_t from; /* where the last piece begins */
+        uint32_t to;   /* where the next one ends, on the best way to the stretch's end */
+        uint32_t id;   /* the last piece */
+};
+
 struct tdm_encoder {
         const struct tdm_tokenizer *t;
         uint32_t *ids;
@@ -49,6 +57,13 @@ struct tdm_encoder {
                 uint64_t *pairs; /* a heap of rank << 32 | left symbol */
                 size_t n_pairs, pairs_capacity;
         } bpe;
+        struct {
+                uint8_t *text; /* normalized, of the stretch */
+                size_t size, text_capacity;
+                struct tdm_unigram_best *best;
+                size_t best_capacity;
+                bool was_unknown; /* the last piece */
+        } unigram;
 };
 
 /* Looks at the budget: -ECANCELED, -ETIME. */
@@ -80,5 +95,7 @@ static inline int tdm_character_length(const uint8_t *text, size_t size)
 /* Text without special pieces, never empty. prefix: a space goes in front of it. */
 int tdm_spm_encode_run(struct tdm_encoder *e, const uint8_t *text, size_t size, bool prefix);
 int tdm_bpe_encode_run(struct tdm_encoder *e, const uint8_t *text, size_t size);
+int tdm_wordpiece_encode_run(struct tdm_encoder *e, const uint8_t *text, size_t size);
+int tdm_unigram_encode_run(struct tdm_encoder *e, const uint8_t *text, size_t size, bool prefix);
 
 #endif

@@ -1,7 +1,7 @@
 /* Text to ids.
  *
  * From left to right: where a special piece matches, the longest one is taken. What lies between is a run, which the
- * tokenizer's kind encodes (spm.c, bpe.c). */
+ * tokenizer's kind encodes (spm.c, bpe.c, wordpiece.c, unigram.c). */
 #include "engine/text/encode-private.h"
 
 #define TEXT_MAX_BYTES ((size_t)INT32_MAX)
@@ -60,8 +60,16 @@ static int encode_run(struct tdm_encoder *e, const uint8_t *text, size_t size, b
 {
         if (size == 0)
                 return 0;
-        return e->t->kind == TDM_TOKENIZER_SPM ? tdm_spm_encode_run(e, text, size, prefix) :
-                                                 tdm_bpe_encode_run(e, text, size);
+        switch (e->t->kind) {
+        case TDM_TOKENIZER_SPM:
+                return tdm_spm_encode_run(e, text, size, prefix);
+        case TDM_TOKENIZER_WORDPIECE:
+                return tdm_wordpiece_encode_run(e, text, size);
+        case TDM_TOKENIZER_UNIGRAM:
+                return tdm_unigram_encode_run(e, text, size, prefix);
+        default:
+                return tdm_bpe_encode_run(e, text, size);
+        }
 }
 
 /* Whether SentencePiece's space goes in front of what follows: at the start, and behind control pieces. */
@@ -210,6 +218,8 @@ static ssize_t encoder_finish(struct tdm_encoder *e, int r)
         free(e->spm.pairs);
         free(e->bpe.symbols);
         free(e->bpe.pairs);
+        free(e->unigram.text);
+        free(e->unigram.best);
         if (r == 0)
                 r = settled;
         return r < 0 ? r : (ssize_t)e->n_ids;

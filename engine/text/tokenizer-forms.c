@@ -29,19 +29,28 @@ bool tdm_form_is_gemma(const struct tdm_gguf *g)
         return has_architecture(g, "gemma");
 }
 
-/* Llama 3 has this marker, and no model of the same architecture with other words. */
-static bool is_llama3(const struct tdm_gguf *g)
+bool tdm_form_is_bert(const struct tdm_gguf *g)
 {
-        static const char marker[] = "<|start_header_id|>";
+        return has_architecture(g, "bert");
+}
+
+int32_t tdm_form_find_piece(const struct tdm_gguf *g, const char *text)
+{
         struct tdm_gguf_array tokens;
         struct tdm_gguf_string s;
 
-        if (!has_architecture(g, "llama") || tdm_gguf_array_begin(&tokens, g, "tokenizer.ggml.tokens") < 0)
-                return false;
-        while (tdm_gguf_array_next_string(&tokens, &s) == 0)
-                if (s.size == strlen(marker) && string_begins(s, marker))
-                        return true;
-        return false;
+        if (tdm_gguf_array_begin(&tokens, g, "tokenizer.ggml.tokens") < 0)
+                return -1;
+        for (int32_t id = 0; tdm_gguf_array_next_string(&tokens, &s) == 0; id++)
+                if (s.size == strlen(text) && string_begins(s, text))
+                        return id;
+        return -1;
+}
+
+/* Llama 3 has this marker, and no model of the same architecture with other words. */
+static bool is_llama3(const struct tdm_gguf *g)
+{
+        return has_architecture(g, "llama") && tdm_form_find_piece(g, "<|start_header_id|>") >= 0;
 }
 
 struct tdm_gguf_string tdm_form_pre(const struct tdm_gguf *g, struct tdm_gguf_string pre)

@@ -1,5 +1,5 @@
-/* Shared by the tokenizer's sources: tokenizer.c (building), tokenizer-specials.c, bpe-build.c, the encoders
- * (encode-private.h), decoder.c. */
+/* Shared by the tokenizer's sources: tokenizer.c (building), tokenizer-specials.c, bpe-build.c, unigram-build.c, the
+ * encoders (encode-private.h), decoder.c. */
 #ifndef TDM_ENGINE_TOKENIZER_PRIVATE_H
 #define TDM_ENGINE_TOKENIZER_PRIVATE_H
 
@@ -56,9 +56,11 @@ struct tdm_specials {
 
 /* `tokenizer.ggml.model`. */
 enum tdm_tokenizer_kind {
-        TDM_TOKENIZER_SPM,    /* llama: SentencePiece, merges by score */
-        TDM_TOKENIZER_BYTES,  /* gpt2: merges of bytes within words */
-        TDM_TOKENIZER_GEMMA4, /* gemma4: merges of characters within lines */
+        TDM_TOKENIZER_SPM,       /* llama: SentencePiece, merges by score */
+        TDM_TOKENIZER_BYTES,     /* gpt2: merges of bytes within words */
+        TDM_TOKENIZER_GEMMA4,    /* gemma4: merges of characters within lines */
+        TDM_TOKENIZER_WORDPIECE, /* bert: the longest pieces of words */
+        TDM_TOKENIZER_UNIGRAM,   /* t5: the pieces with the largest sum of scores */
 };
 
 /* Merges by the two pieces that they join: open addressing, never more than half full. A slot is left << 43 | right <<
@@ -71,6 +73,26 @@ struct tdm_merges {
 #define TDM_MERGES_MAX (1u << 21)
 #define TDM_NO_MERGE UINT32_MAX
 #define TDM_NO_MERGE_SLOT UINT64_MAX
+
+/* What WordPiece does to text first. */
+struct tdm_wordpiece {
+        bool lowers, strips_accents;
+};
+
+/* Unigram (unigram-build.c). Node 0 of the tree is the root. */
+struct tdm_unigram {
+        uint32_t n_nodes;
+        uint32_t *first;      /* [n_nodes + 1]: the children of node x are first[x] .. first[x + 1] */
+        uint32_t *ids;        /* [n_nodes]: the piece that ends there, or TDM_NO_PIECE */
+        uint8_t *bytes;       /* [n_nodes]: the byte that leads there */
+        uint32_t roots[256];  /* children of the root by byte; 0: none */
+        double unknown_score; /* of the unknown piece, for each character */
+        bool joins_spaces;    /* `remove_extra_whitespaces` */
+        uint8_t *map;         /* [map_bytes]: 4 bytes, then n_units of 4 bytes, then texts; NULL: none */
+        uint32_t map_bytes, n_units;
+        uint32_t texts; /* where they begin in the map */
+};
+#define TDM_UNIGRAM_PIECE_MAX 256u /* bytes; real ones have up to 64 */
 
 struct tdm_tokenizer {
         enum tdm_tokenizer_kind kind;
@@ -99,6 +121,8 @@ struct tdm_tokenizer {
 
         const struct tdm_pretokenizer *pretokenizer; /* TDM_TOKENIZER_BYTES */
         struct tdm_merges merges;                    /* of kinds that have them */
+        struct tdm_wordpiece wordpiece;              /* TDM_TOKENIZER_WORDPIECE */
+        struct tdm_unigram unigram;                  /* TDM_TOKENIZER_UNIGRAM */
 
         uint64_t *prints; /* tokenizer-compare.c: [n_pieces / 1024]; NULL where there are none */
 
@@ -113,12 +137,20 @@ static inline const uint8_t *tdm_piece_text(const struct tdm_tokenizer *t, uint3
         return t->pool + t->pieces[id].start;
 }
 
+static inline uint32_t tdm_map_u32(const uint8_t *at) /* of any alignment */
+{
+        return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
 /* A mergeable piece with this text, or TDM_NO_PIECE. */
 uint32_t tdm_tokenizer_find(const struct tdm_tokenizer *t, const uint8_t *text, size_t size);
 
 /* ---- tokenizer-forms.c: what converters write otherwise ---- */
 
 bool tdm_form_is_gemma(const struct tdm_gguf *g);
+bool tdm_form_is_bert(const struct tdm_gguf *g);
+/* The number of the first piece that the file writes so; -1: none. */
+int32_t tdm_form_find_piece(const struct tdm_gguf *g, const char *text);
 /* The name of the pre-tokenizer that a file means by this one; empty: it names none. */
 struct tdm_gguf_string tdm_form_pre(const struct tdm_gguf *g, struct tdm_gguf_string pre);
 /* Whether a vocabulary that has added pieces names none. Kind and number of pieces are known. */
@@ -137,6 +169,12 @@ ssize_t tdm_bpe_to_bytes(uint8_t *text, size_t size);
 int tdm_bpe_build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err);
 /* The rank of the merge of two pieces, or TDM_NO_MERGE. */
 uint32_t tdm_bpe_find_merge(const struct tdm_tokenizer *t, uint32_t left, uint32_t right);
+
+/* The special pieces that WordPiece puts around a text, and its flags. Behind the reading of the usual keys. */
+int tdm_wordpiece_read(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err);
+/* Behind the table of pieces. */
+int tdm_unigram_build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err);
+void tdm_unigram_deinit(struct tdm_unigram *u);
 
 int tdm_specials_build(struct tdm_tokenizer *t, struct tdm_error *err);
 void tdm_specials_deinit(struct tdm_specials *s);

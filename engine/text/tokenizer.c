@@ -27,6 +27,8 @@ static const char *const end_texts[][TDM_MAX_ENDS] = {
         [TDM_TOKENIZER_BYTES] = { "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|return|>", "<|call|>",
                                   "<|endoftext|>", "<end_of_utterance>" },
         [TDM_TOKENIZER_GEMMA4] = { "<turn|>", "<|tool_response>" },
+        [TDM_TOKENIZER_WORDPIECE] = { NULL },
+        [TDM_TOKENIZER_UNIGRAM] = { NULL },
 };
 
 static const char *const control_texts[] = {
@@ -311,6 +313,16 @@ static int vocabulary_make_room(struct tdm_tokenizer *t, struct tdm_gguf_array t
         return 0;
 }
 
+static bool has_scores(const struct tdm_tokenizer *t)
+{
+        return t->kind == TDM_TOKENIZER_SPM || t->kind == TDM_TOKENIZER_UNIGRAM;
+}
+
+static bool has_merges(const struct tdm_tokenizer *t)
+{
+        return t->kind == TDM_TOKENIZER_BYTES || t->kind == TDM_TOKENIZER_GEMMA4;
+}
+
 static int read_pieces(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
 {
         struct tdm_gguf_array tokens = { 0 }, scores = { 0 }, types = { 0 }; /* empty where the key is missing */
@@ -331,7 +343,7 @@ static int read_pieces(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct
                 if (id % CHECK_EVERY == 0 && (r = tdm_parse_check(&t->account, err)))
                         return r;
                 (void)tdm_gguf_array_next_string(&tokens, &s);
-                if (t->kind == TDM_TOKENIZER_SPM && (tdm_gguf_array_next_f64(&scores, &score) < 0 || isnan(score)))
+                if (has_scores(t) && (tdm_gguf_array_next_f64(&scores, &score) < 0 || isnan(score)))
                         return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s has no score for piece %u", scores_key,
                                              id);
                 if (tdm_gguf_array_next_u64(&types, &type) < 0)
@@ -478,6 +490,29 @@ static void mark_added(struct tdm_tokenizer *t)
         }
 }
 
+/* Encoders of words put the unknown piece for what has none. Others need a piece for each byte, or that one. */
+static int find_bytes(struct tdm_tokenizer *t, struct tdm_error *err)
+{
+        bool is_of_words = t->kind == TDM_TOKENIZER_WORDPIECE || t->kind == TDM_TOKENIZER_UNIGRAM;
+
+        if (is_of_words && t->unknown < 0)
+                return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                     "its vocabulary has no unknown piece (key tokenizer.ggml.unknown_token_id), so "
+                                     "some text could not be written");
+        for (uint32_t b = 0; b < 256; b++) {
+                uint8_t byte = (uint8_t)b;
+
+                if (t->kind == TDM_TOKENIZER_BYTES)
+                        t->byte_ids[b] = tdm_tokenizer_find(t, &byte, 1);
+                if (t->byte_ids[b] == TDM_NO_PIECE && t->unknown < 0 && !may_lack(t, byte))
+                        return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                             "its vocabulary has neither the piece <0x%02X> nor an "
+                                             "unknown piece, so some text could not be written",
+                                             b);
+        }
+        return 0;
+}
+
 static int tokenizer_build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
 {
         uint64_t n;
@@ -502,27 +537,20 @@ static int tokenizer_build(struct tdm_tokenizer *t, const struct tdm_gguf *g, st
             (r = get_flag(g, "tokenizer.ggml.add_bos_token", &t->add_bos, err)) ||
             (r = get_flag(g, "tokenizer.ggml.add_eos_token", &t->add_eos, err)) ||
             (r = get_flag(g, "tokenizer.ggml.add_space_prefix", &t->add_space_prefix, err)) ||
-            (r = read_pieces(t, g, err)))
+            (t->kind == TDM_TOKENIZER_WORDPIECE && (r = tdm_wordpiece_read(t, g, err))) || (r = read_pieces(t, g, err)))
                 return r;
         if (t->kind == TDM_TOKENIZER_GEMMA4) /* whatever the file says: its makers' programs ignore the key too */
                 t->add_bos = true;
-        if (t->kind != TDM_TOKENIZER_SPM)
+        if (!has_scores(t))
                 t->add_space_prefix = false;
         r = build_table(t, err);
         if (r)
                 return r;
-        for (uint32_t b = 0; b < 256; b++) {
-                uint8_t byte = (uint8_t)b;
-
-                if (t->kind == TDM_TOKENIZER_BYTES)
-                        t->byte_ids[b] = tdm_tokenizer_find(t, &byte, 1);
-                if (t->byte_ids[b] == TDM_NO_PIECE && t->unknown < 0 && !may_lack(t, byte))
-                        return tdm_error_set(err, TDM_E_BAD_MODEL,
-                                             "its vocabulary has neither the piece <0x%02X> nor an "
-                                             "unknown piece, so some text could not be written",
-                                             b);
-        }
-        if (t->kind != TDM_TOKENIZER_SPM && (r = tdm_bpe_build(t, g, err)))
+        r = find_bytes(t, err);
+        if (r)
+                return r;
+        if ((has_merges(t) && (r = tdm_bpe_build(t, g, err))) ||
+            (t->kind == TDM_TOKENIZER_UNIGRAM && (r = tdm_unigram_build(t, g, err))))
                 return r;
         if (t->kind == TDM_TOKENIZER_GEMMA4 && t->has_plain_markers)
                 mark_added(t);
@@ -583,6 +611,7 @@ void tdm_tokenizer_destroy(struct tdm_tokenizer *t)
         free(t->merges.slots);
         free(t->merges.ids);
         tdm_specials_deinit(&t->specials);
+        tdm_unigram_deinit(&t->unigram);
         free(t);
 }
 

@@ -12,13 +12,14 @@
 #include "engine/text/unicode-tables.def"
 
 #define UNSTABLE 128u
-#define FEW 16u      /* marks that are sorted by insertion */
-#define PARTS_MAX 4u /* of one character, taken apart completely */
+#define FEW 16u /* marks that are sorted by insertion */
 
 static const uint32_t kinds[] = { TDM_UNICODE_KINDS };
 static const uint32_t classes[] = { TDM_UNICODE_CLASSES };
 static const uint32_t splits[][3] = { TDM_UNICODE_SPLITS };
 static const uint32_t joins[][3] = { TDM_UNICODE_JOINS };
+static const uint32_t wordpiece_kinds[] = { TDM_UNICODE_WORDPIECE };
+static const uint32_t lowers[][2] = { TDM_UNICODE_LOWERS };
 
 /* The entry of a table of runs that holds this character. */
 static uint32_t look_up(const uint32_t *table, size_t n, uint32_t character)
@@ -63,6 +64,30 @@ enum tdm_unicode_kind tdm_unicode_kind(uint32_t character)
         return character < 0x80 ? ascii_kind(character, kind) : kind;
 }
 
+enum tdm_wordpiece_kind tdm_unicode_wordpiece_kind(uint32_t character)
+{
+        return (enum tdm_wordpiece_kind)(look_up(wordpiece_kinds, TDM_ARRAY_SIZE(wordpiece_kinds), character) & 0xff);
+}
+
+uint32_t tdm_unicode_lower(uint32_t c)
+{
+        size_t low = 0, high = TDM_ARRAY_SIZE(lowers);
+
+        if (c < 0x80)
+                return c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c;
+        while (low < high) {
+                size_t middle = low + (high - low) / 2;
+
+                if (lowers[middle][0] == c)
+                        return lowers[middle][1];
+                if (lowers[middle][0] < c)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return c;
+}
+
 uint32_t tdm_unicode_character(const uint8_t *text, int length)
 {
         switch (length) {
@@ -77,7 +102,7 @@ uint32_t tdm_unicode_character(const uint8_t *text, int length)
         }
 }
 
-static size_t put_character(uint8_t *text, uint32_t c)
+size_t tdm_unicode_put(uint8_t *text, uint32_t c)
 {
         if (c < 0x80) {
                 text[0] = (uint8_t)c;
@@ -149,8 +174,7 @@ static uint32_t compose_pair(uint32_t a, uint32_t b)
         return 0;
 }
 
-/* Takes a character apart completely; returns how many parts there are. */
-static size_t take_apart(uint32_t c, uint32_t parts[static PARTS_MAX])
+size_t tdm_unicode_take_apart(uint32_t c, uint32_t parts[static TDM_UNICODE_PARTS_MAX])
 {
         const uint32_t *split;
         size_t n;
@@ -168,7 +192,7 @@ static size_t take_apart(uint32_t c, uint32_t parts[static PARTS_MAX])
                 parts[0] = c;
                 return 1;
         }
-        n = take_apart(split[1], parts); /* only the first part can be taken apart again */
+        n = tdm_unicode_take_apart(split[1], parts); /* only the first part can be taken apart again */
         if (split[2])
                 parts[n++] = split[2];
         return n;
@@ -187,8 +211,8 @@ static uint32_t class_of(uint32_t c)
 
 static int characters_append(struct characters *s, uint32_t c)
 {
-        uint32_t parts[PARTS_MAX];
-        size_t n = take_apart(c, parts);
+        uint32_t parts[TDM_UNICODE_PARTS_MAX];
+        size_t n = tdm_unicode_take_apart(c, parts);
 
         if (s->n + n > s->capacity) {
                 size_t capacity = 2 * s->capacity + 64;
@@ -265,7 +289,7 @@ static size_t compose(struct characters *s, uint8_t *text)
                 s->data[n++] = c;
         }
         for (size_t i = 0; i < n; i++)
-                size += put_character(text + size, s->data[i]);
+                size += tdm_unicode_put(text + size, s->data[i]);
         s->n = 0;
         return size;
 }

@@ -1,4 +1,4 @@
-/* What pre-tokenizers need of Unicode: what kind of character one is, and normalization form C.
+/* What tokenizers need of Unicode: what kind of character one is, its small letter, and normalization form C.
  *
  * The tables (unicode-tables.def) are of Unicode 15.0 whatever the machine has, so a text has the same ids everywhere.
  * Any thread. */
@@ -37,6 +37,24 @@ enum tdm_unicode_kind tdm_unicode_kind(uint32_t character);
 
 /* The character of a well-formed sequence of 1 to 4 bytes. */
 uint32_t tdm_unicode_character(const uint8_t *text, int length);
+/* Writes a character in UTF-8: at most 4 bytes, and returns how many. */
+size_t tdm_unicode_put(uint8_t *text, uint32_t character);
+
+/* What WordPiece does with a character. The numbers are those of tools/make-unicode.py. */
+enum tdm_wordpiece_kind {
+        TDM_WORDPIECE_PLAIN,     /* a part of a word */
+        TDM_WORDPIECE_WHITE,     /* ends a word */
+        TDM_WORDPIECE_DROP,      /* is left out */
+        TDM_WORDPIECE_PUNCT,     /* is a word */
+        TDM_WORDPIECE_ACCENT,    /* is left out where accents are */
+        TDM_WORDPIECE_IDEOGRAPH, /* is a word */
+};
+enum tdm_wordpiece_kind tdm_unicode_wordpiece_kind(uint32_t character);
+/* The small letter of a character, where that is a single one; else the character. */
+uint32_t tdm_unicode_lower(uint32_t character);
+/* The canonical decomposition of one character. Returns of how many characters it consists. */
+#define TDM_UNICODE_PARTS_MAX 4u
+size_t tdm_unicode_take_apart(uint32_t character, uint32_t ret_parts[static TDM_UNICODE_PARTS_MAX]);
 
 /* Asked every TDM_TEXT_WATCH_BYTES of text whether to go on; later within one word, or one stretch of marks. What is
  * not 0 is handed up. */
