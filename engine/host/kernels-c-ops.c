@@ -81,6 +81,20 @@ static float mean_square(const float *x, uint32_t n)
         return fold16(s) / (float)n;
 }
 
+static void layernorm(const float *x, const float *gain, const float *bias, uint32_t n, float eps, float *y)
+{
+        float s[16] = {}, squares[16] = {}, mean, scale;
+
+        for (uint32_t i = 0; i < n; i++)
+                s[i % 16] += x[i];
+        mean = fold16(s) / (float)n;
+        for (uint32_t i = 0; i < n; i++)
+                squares[i % 16] = fmaf(x[i] - mean, x[i] - mean, squares[i % 16]);
+        scale = 1.0f / sqrtf(fold16(squares) / (float)n + eps);
+        for (uint32_t i = 0; i < n; i++)
+                y[i] = fmaf((x[i] - mean) * scale, gain[i], bias[i]);
+}
+
 static void cut_below(float *x, uint32_t n, float scale)
 {
         float s[16] = {}, squares[16] = {}, mean, cut;
@@ -107,6 +121,23 @@ static void gelu_mul(const float *gate, const float *up, uint32_t n, float *y)
 
                 v = FLT_MAX < v ? FLT_MAX : v;
                 y[i] = -FLT_MAX > v ? -FLT_MAX : v;
+        }
+}
+
+/* ORDER: a = max(x, -x), z = a sqrt(1/2), t = 1 / fmaf(P, z, 1), p by Horner with fmaf, c = p t exp(-(z z)); y =
+ * fmaf(-(a / 2), c, max(x, 0)). */
+static void gelu_erf(const float *x, uint32_t n, float *y)
+{
+        for (uint32_t i = 0; i < n; i++) {
+                float a = x[i] > -0.0f - x[i] ? x[i] : -0.0f - x[i];
+                float z = a * TDM_SQRT_HALF, t = 1.0f / fmaf(TDM_ERFC_P, z, 1.0f);
+                float p = fmaf(TDM_ERFC_C5, t, TDM_ERFC_C4);
+
+                p = fmaf(p, t, TDM_ERFC_C3);
+                p = fmaf(p, t, TDM_ERFC_C2);
+                p = fmaf(p, t, TDM_ERFC_C1);
+                p = p * t * exp_one(-0.0f - z * z);
+                y[i] = fmaf(-(a * 0.5f), p, x[i] > 0.0f ? x[i] : 0.0f);
         }
 }
 
@@ -354,6 +385,8 @@ void tdm_kernels_c_ops_fill(struct tdm_kernels *kernels)
         kernels->rmsnorm = rmsnorm;
         kernels->rmsnorm_add = rmsnorm_add;
         kernels->mean_square = mean_square;
+        kernels->layernorm = layernorm;
+        kernels->gelu_erf = gelu_erf;
         kernels->cut_below = cut_below;
         kernels->gelu_mul = gelu_mul;
         kernels->silu_mul = silu_mul;

@@ -25,6 +25,16 @@
 #define TDM_GELU_CUBE 0.044715f
 #define TDM_GELU_TWO_SQRT_2_PI 1.5957691216057308f
 
+/* Exact gelu: erfc(z) = t (C1 + C2 t + … + C5 t⁴) exp(-z²), t = 1 / (1 + P z), z >= 0, at most 1.5e-7 off (Abramowitz
+ * and Stegun, 7.1.26). */
+#define TDM_ERFC_P 0.3275911f
+#define TDM_ERFC_C1 0.254829592f
+#define TDM_ERFC_C2 (-0.284496736f)
+#define TDM_ERFC_C3 1.421413741f
+#define TDM_ERFC_C4 (-1.453152027f)
+#define TDM_ERFC_C5 1.061405429f
+#define TDM_SQRT_HALF 0.70710678118654752f
+
 /* Clamped SwiGLU: g sigmoid(ALPHA g) (u + 1), g at most LIMIT, u within ±LIMIT. */
 #define TDM_SWIGLU_LIMIT 7.0f
 #define TDM_SWIGLU_ALPHA 1.702f

@@ -105,6 +105,46 @@ static float mean_square(const float *x, uint32_t n)
         return v16_fold_add(s) / (float)n;
 }
 
+/* The sum of (x - mean)². Lanes past the end: mean - mean. */
+TDM_INLINE float sum_of_squares(const float *x, struct v16 mean, uint32_t n)
+{
+        struct v16 s = v16_zero();
+        uint32_t i = 0;
+
+        for (; i + 16 <= n; i += 16) {
+                struct v16 difference = v16_sub(v16_load(x + i), mean);
+
+                s = v16_fma(difference, difference, s);
+        }
+        if (i < n) {
+                struct v16 difference = v16_sub(v16_keep(v16_load_n(x + i, n - i), mean, 0, 0, n - i), mean);
+
+                s = v16_fma(difference, difference, s);
+        }
+        return v16_fold_add(s);
+}
+
+static void layernorm(const float *x, const float *gain, const float *bias, uint32_t n, float eps, float *y)
+{
+        struct v16 s = v16_zero(), mean, scale;
+        uint32_t i = 0;
+
+        for (; i + 16 <= n; i += 16)
+                s = v16_add(s, v16_load(x + i));
+        if (i < n)
+                s = v16_add(s, v16_load_n(x + i, n - i));
+        mean = v16_set1(v16_fold_add(s) / (float)n);
+        scale = v16_set1(1.0f / sqrtf(sum_of_squares(x, mean, n) / (float)n + eps));
+        for (i = 0; i + 16 <= n; i += 16)
+                v16_store(y + i, v16_fma(v16_mul(v16_sub(v16_load(x + i), mean), scale), v16_load(gain + i),
+                                         v16_load(bias + i)));
+        if (i < n)
+                v16_store_n(y + i,
+                            v16_fma(v16_mul(v16_sub(v16_load_n(x + i, n - i), mean), scale),
+                                    v16_load_n(gain + i, n - i), v16_load_n(bias + i, n - i)),
+                            n - i);
+}
+
 static void cut_below(float *x, uint32_t n, float scale)
 {
         struct v16 s = v16_zero(), mean, cut;
@@ -117,18 +157,7 @@ static void cut_below(float *x, uint32_t n, float scale)
                 s = v16_add(s, v16_load_n(x + i, n - i));
         m = v16_fold_add(s) / (float)n;
         mean = v16_set1(m);
-        s = v16_zero();
-        for (i = 0; i + 16 <= n; i += 16) {
-                struct v16 difference = v16_sub(v16_load(x + i), mean);
-
-                s = v16_fma(difference, difference, s);
-        }
-        if (i < n) { /* lanes past the end: mean - mean */
-                struct v16 difference = v16_sub(v16_keep(v16_load_n(x + i, n - i), mean, 0, 0, n - i), mean);
-
-                s = v16_fma(difference, difference, s);
-        }
-        cut = v16_set1(fmaf(scale, sqrtf(v16_fold_add(s) / (float)n), m));
+        cut = v16_set1(fmaf(scale, sqrtf(sum_of_squares(x, mean, n) / (float)n), m));
         for (i = 0; i + 16 <= n; i += 16)
                 v16_store(x + i, v16_max(v16_sub(v16_load(x + i), cut), v16_zero()));
         if (i < n)
@@ -153,6 +182,30 @@ static void gelu_mul(const float *gate, const float *up, uint32_t n, float *y)
                 v16_store(y + i, gelu_one(v16_load(gate + i), v16_load(up + i)));
         if (i < n)
                 v16_store_n(y + i, gelu_one(v16_load_n(gate + i, n - i), v16_load_n(up + i, n - i)), n - i);
+}
+
+TDM_INLINE struct v16 gelu_erf_one(struct v16 x)
+{
+        const struct v16 one = v16_set1(1.0f);
+        struct v16 a = v16_max(x, v16_sub(v16_set1(-0.0f), x)), z = v16_mul(a, v16_set1(TDM_SQRT_HALF));
+        struct v16 t = v16_div(one, v16_fma(v16_set1(TDM_ERFC_P), z, one));
+        struct v16 p = v16_fma(v16_set1(TDM_ERFC_C5), t, v16_set1(TDM_ERFC_C4));
+
+        p = v16_fma(p, t, v16_set1(TDM_ERFC_C3));
+        p = v16_fma(p, t, v16_set1(TDM_ERFC_C2));
+        p = v16_fma(p, t, v16_set1(TDM_ERFC_C1));
+        p = v16_mul(v16_mul(p, t), v16_exp(v16_sub(v16_set1(-0.0f), v16_mul(z, z))));
+        return v16_fnma(v16_mul(a, v16_set1(0.5f)), p, v16_max(x, v16_zero()));
+}
+
+static void gelu_erf(const float *x, uint32_t n, float *y)
+{
+        uint32_t i = 0;
+
+        for (; i + 16 <= n; i += 16)
+                v16_store(y + i, gelu_erf_one(v16_load(x + i)));
+        if (i < n)
+                v16_store_n(y + i, gelu_erf_one(v16_load_n(x + i, n - i)), n - i);
 }
 
 TDM_INLINE struct v16 silu_one(struct v16 g, struct v16 up)
@@ -221,6 +274,8 @@ static void fill(struct tdm_kernels *kernels)
         kernels->rmsnorm = rmsnorm;
         kernels->rmsnorm_add = rmsnorm_add;
         kernels->mean_square = mean_square;
+        kernels->layernorm = layernorm;
+        kernels->gelu_erf = gelu_erf;
         kernels->cut_below = cut_below;
         kernels->add_columns = add_columns;
         kernels->interleave = interleave;

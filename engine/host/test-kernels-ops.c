@@ -264,6 +264,51 @@ static void test_gelu(void **unused)
         }
 }
 
+/* The exact GELU against f64, and LayerNorm; the same bits of every instruction set, in place too. */
+static void test_encoders(void **unused)
+{
+        static const float hard[] = { 0.0f, -0.0f, 1e-30f, -1e-30f, 1e19f, -1e19f, FLT_MAX, -FLT_MAX, 1e-45f, -6, 6 };
+
+        for (int round = 0; round < 200; round++) {
+                uint32_t n = 1 + below(300);
+                float *x = alloc(n * 4), *gain = alloc(n * 4), *bias = alloc(n * 4), *y = alloc(n * 4),
+                      *z = alloc(n * 4);
+                double mean = 0, variance = 0;
+
+                for (uint32_t i = 0; i < n; i++) {
+                        x[i] = below(4) ? uniform(-8, 8) : hard[below(TDM_ARRAY_SIZE(hard))];
+                        gain[i] = uniform(-2, 2);
+                        bias[i] = uniform(-2, 2);
+                }
+                reference.gelu_erf(x, n, y);
+                for (uint32_t i = 0; i < n; i++) {
+                        double want = 0.5 * x[i] * (1 + erf(x[i] * sqrt(0.5)));
+
+                        assert_true(isfinite(y[i]) && fabs(y[i] - want) <= 2.5e-7 * fabs(x[i]) + 1e-44);
+                }
+                for (unsigned k = 0; k < n_simd; k++) {
+                        memcpy(z, x, n * 4);
+                        simd[k].gelu_erf(z, n, z);
+                        assert_memory_equal(y, z, n * 4);
+                }
+                for (uint32_t i = 0; i < n; i++) {
+                        x[i] = uniform(-4, 5);
+                        mean += x[i] / (double)n;
+                }
+                for (uint32_t i = 0; i < n; i++)
+                        variance += (x[i] - mean) * (x[i] - mean) / n;
+                reference.layernorm(x, gain, bias, n, 1e-3f, y);
+                for (uint32_t i = 0; i < n; i++)
+                        assert_true(fabs(y[i] - ((x[i] - mean) / sqrt(variance + 1e-3) * gain[i] + bias[i])) <= 2e-4);
+                for (unsigned k = 0; k < n_simd; k++) {
+                        memcpy(z, x, n * 4);
+                        simd[k].layernorm(z, gain, bias, n, 1e-3f, z);
+                        assert_memory_equal(y, z, n * 4);
+                }
+                free(x), free(gain), free(bias), free(y), free(z);
+        }
+}
+
 static void test_silu(void **unused)
 {
         static const float hard[] = { 0.0f, -0.0f, 1e-30f, -1e-30f, 88.0f,   -88.0f,   90.0f,    -90.0f,
@@ -718,7 +763,7 @@ int main(void)
                 cmocka_unit_test(test_exp),       cmocka_unit_test(test_rmsnorm),   cmocka_unit_test(test_cut),
                 cmocka_unit_test(test_cut_edges), cmocka_unit_test(test_gelu),      cmocka_unit_test(test_rope),
                 cmocka_unit_test(test_kv_store),  cmocka_unit_test(test_attention), cmocka_unit_test(test_silu),
-                cmocka_unit_test(test_swiglu),    cmocka_unit_test(test_delta),
+                cmocka_unit_test(test_swiglu),    cmocka_unit_test(test_delta),     cmocka_unit_test(test_encoders),
         };
 
         random_begin();
