@@ -24,6 +24,7 @@ struct pass {
         const struct tdm_step *step;
         float *hidden;     /* [n_rows][residual_width], the tile's first row first */
         const float *gain; /* [d_model]; NULL where a block's input or output has no norm */
+        const float *bias; /* of a norm of a sum; else NULL */
         struct tdm_acts *acts;
         uint32_t layer;
         uint32_t at;        /* where in a row's residual */
@@ -56,6 +57,12 @@ static void pass_each_row(struct pass *pass, uint32_t width,
 
 /* ---- embed ---- */
 
+static void add_row(const float *y, uint32_t n, float *h)
+{
+        for (uint32_t i = 0; i < n; i++)
+                h[i] += y[i];
+}
+
 static void embed_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
@@ -64,6 +71,14 @@ static void embed_row(const struct pass *pass, uint32_t row, unsigned thread)
         tdm_weights_row(model->weights, model->embedding, pass->step->rows[row].token, h);
         for (uint32_t i = 0; i < model->hp.d_model; i++)
                 h[i] *= model->recipe.embed_scale;
+        if (model->types)
+                add_row(model->types, model->hp.d_model, h);
+        if (model->positions)
+                add_row(model->positions + (size_t)pass->step->rows[row].position * model->hp.d_model,
+                        model->hp.d_model, h);
+        if (model->embd_norm)
+                model->kernels->layernorm(h, model->embd_norm, model->embd_bias, model->hp.d_model,
+                                          model->recipe.norm_eps, h);
 }
 
 void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, float *hidden)
@@ -105,9 +120,12 @@ void tdm_host_add(const struct tdm_host_model *model, const float *y, const floa
 static void pass_add_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
+        uint32_t d = model->hp.d_model;
+        float *h = pass->hidden + (size_t)row * model->hp.residual_width + pass->at;
 
-        tdm_host_add(model, model->y + (size_t)row * model->hp.d_model, pass->gain,
-                     pass->hidden + (size_t)row * model->hp.residual_width + pass->at);
+        tdm_host_add(model, model->y + (size_t)row * d, pass->bias ? NULL : pass->gain, h);
+        if (pass->bias)
+                model->kernels->layernorm(h, pass->gain, pass->bias, d, model->recipe.norm_eps, h);
 }
 
 static struct tdm_matmul_out out(const struct tdm_host_weight *weight, float *y, size_t y_stride)
@@ -341,6 +359,7 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                         continue;
                 }
                 pass.gain = l->post_attn_norm;
+                pass.bias = l->post_attn_bias;
                 pass_each_row(&pass, d, pass_add_row);
         }
 }
@@ -392,6 +411,30 @@ static void run_sparse(struct pass *pass)
         tdm_matmul(model->pool, model->kernels, mid, pass->n_rows, &down, 1);
 }
 
+static void activate_alone_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        struct tdm_host_model *model = pass->model;
+        uint32_t n = model->hp.layers[pass->layer].d_ff;
+        float *up = model->up + (size_t)row * n;
+
+        model->kernels->gelu_erf(up, n, up);
+        tdm_acts_prepare_row(&model->acts[TDM_HOST_DOWN], model->kernels, row, up, n);
+}
+
+/* An FFN without a gate. */
+static void run_ungated(struct pass *pass)
+{
+        struct tdm_host_model *model = pass->model;
+        const struct tdm_host_layer *l = &model->layers[pass->layer];
+        uint32_t n = model->hp.layers[pass->layer].d_ff;
+
+        tdm_matmul(model->pool, model->kernels, pass->acts, pass->n_rows,
+                   (struct tdm_matmul_out[]){ out(&l->up, model->up, n) }, 1);
+        pass_each_row(pass, n, activate_alone_row);
+        tdm_matmul(model->pool, model->kernels, &model->acts[TDM_HOST_DOWN], pass->n_rows,
+                   (struct tdm_matmul_out[]){ out(&l->down, model->y, model->hp.d_model) }, 1);
+}
+
 static void run_dense(struct pass *pass)
 {
         struct tdm_host_model *model = pass->model;
@@ -408,6 +451,10 @@ static void run_dense(struct pass *pass)
 
         pass->gain = l->ffn_norm;
         pass_each_row(pass, model->hp.d_model, norm_row);
+        if (model->recipe.ffn == TDM_FFN_GELU) {
+                run_ungated(pass);
+                return;
+        }
         if (model->recipe.layers[pass->layer].is_sparse) {
                 run_sparse(pass);
                 return;
@@ -503,6 +550,7 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
                         run_dense(&pass);
                 }
                 pass.gain = l->post_ffw_norm;
+                pass.bias = l->post_ffw_bias;
                 pass_each_row(&pass, d, pass_add_row);
                 if (tdm_host_has_streams(model))
                         tdm_host_streams_correct(model, layer, n, pass.hidden);

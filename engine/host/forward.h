@@ -46,6 +46,7 @@ struct tdm_host_layer {
         const float *sinks;                    /* [n_heads]; NULL: none */
         const float *attn_norm, *ffn_norm;
         const float *q_norm, *k_norm, *post_attn_norm, *post_ffw_norm; /* NULL: the recipe has no norm there */
+        const float *post_attn_bias, *post_ffw_bias;                   /* of norms of sums; else NULL */
         /* See streams.h; all zero where the recipe has none of it. */
         struct tdm_host_weight laurel_l, laurel_r, altup_router, input_gate, input_proj;
         const float *laurel_norm, *altup_norm, *predict, *correct, *correct_scale, *input_norm;
@@ -125,6 +126,10 @@ struct tdm_host_model {
         uint8_t *kv_base; /* NULL: no attention blocks here */
 
         const struct tdm_weights_tensor *embedding;
+        /* Of encoders; else NULL. */
+        const float *positions;             /* [n_ctx][d_model] */
+        const float *types;                 /* [n_token_types][d_model], of which the first is used */
+        const float *embd_norm, *embd_bias; /* [d_model] */
         struct tdm_host_weight output;
         const float *output_norm;
         struct tdm_host_layer *layers; /* [n_layers] */
@@ -139,7 +144,8 @@ struct tdm_host_model {
         struct tdm_host_heads heads;
         struct tdm_host_mixers mixers;
         float *y;                     /* [tile_rows][d_model]: a block's output before its norm */
-        float *gate, *up;             /* [tile_rows][d_ff]; NULL: no layer is sparse */
+        float *gate;                  /* [tile_rows][d_ff]; NULL: no layer is sparse */
+        float *up;                    /* the same; NULL: no layer is sparse, and FFNs have a gate */
         struct tdm_sparse *sparse;    /* NULL: no layer is run sparsely */
         struct tdm_panels panels;     /* memory NULL: all matrices lie in panels */
         float *ones;                  /* [head_dim]: gains where there are none */

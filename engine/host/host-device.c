@@ -20,7 +20,7 @@
 /* Features that it computes besides those of all devices. */
 #define FEATURES                                                                                                       \
         (BIT(ROPE_PARTIAL) | BIT(WINDOW_BY_LAYER) | BIT(SHORT_CONV) | BIT(GATED_DELTA) | BIT(ATTENTION_GATE) |         \
-         BIT(ODD_HEADS))
+         BIT(ODD_HEADS) | BIT(NORMS_OF_SUMS) | BIT(FFN_GELU) | BIT(POSITIONS))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -275,7 +275,9 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                         l->post_experts_norm = vector(model, TDM_TENSOR_POST_EXPERTS_NORM, i);
                 }
                 if (has_dense(&model->recipe.layers[i])) {
-                        matrix_init(model, TDM_TENSOR_GATE, i, gate_act(&model->recipe.layers[i], acts), &l->gate);
+                        if (model->recipe.ffn == TDM_FFN_GATED)
+                                matrix_init(model, TDM_TENSOR_GATE, i, gate_act(&model->recipe.layers[i], acts),
+                                            &l->gate);
                         matrix_init(model, TDM_TENSOR_UP, i, acts[TDM_HOST_GATE_UP], &l->up);
                         matrix_init(model, TDM_TENSOR_DOWN, i, acts[TDM_HOST_DOWN], &l->down);
                 }
@@ -293,11 +295,17 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                 l->post_attn_norm = vector(model, TDM_TENSOR_POST_ATTN_NORM, i);
                 l->ffn_norm = vector(model, TDM_TENSOR_FFN_NORM, i);
                 l->post_ffw_norm = vector(model, TDM_TENSOR_POST_FFW_NORM, i);
+                l->post_attn_bias = vector(model, TDM_TENSOR_POST_ATTN_NORM_BIAS, i);
+                l->post_ffw_bias = vector(model, TDM_TENSOR_POST_FFW_NORM_BIAS, i);
         }
         matrix_init(model,
                     tdm_weights_find(model->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD,
                     0, acts[TDM_HOST_HEAD], &model->output);
         model->output_norm = vector(model, TDM_TENSOR_OUTPUT_NORM, 0);
+        model->positions = vector(model, TDM_TENSOR_POSITION_EMBD, 0);
+        model->types = vector(model, TDM_TENSOR_TOKEN_TYPES, 0);
+        model->embd_norm = vector(model, TDM_TENSOR_EMBD_NORM, 0);
+        model->embd_bias = vector(model, TDM_TENSOR_EMBD_NORM_BIAS, 0);
         model->embedding = tdm_weights_find(model->weights, TDM_TENSOR_TOKEN_EMBD, 0);
         tdm_host_streams_weights(model, acts[TDM_HOST_QKV], acts[TDM_HOST_SIDE]);
 }
@@ -433,7 +441,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
                n_threads = tdm_pool_n_threads(model->pool);
         uint32_t q_width = 0, kv_width = 0; /* the largest of any layer */
         unsigned forms[TDM_HOST_N_INPUTS] = {};
-        bool is_sparse = false;
+        bool is_sparse = false, has_gate = model->recipe.ffn == TDM_FFN_GATED;
 
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_host_layer *l = &model->layers[i];
@@ -457,7 +465,9 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
                                 1u << l->router.act | 1u << l->experts.gate_act | 1u << l->experts.up_act;
                 }
                 if (has_dense(&model->recipe.layers[i])) {
-                        forms[TDM_HOST_GATE_UP] |= 1u << l->gate.act | 1u << l->up.act;
+                        forms[TDM_HOST_GATE_UP] |= 1u << l->up.act;
+                        if (has_gate)
+                                forms[TDM_HOST_GATE_UP] |= 1u << l->gate.act;
                         forms[TDM_HOST_DOWN] |= 1u << l->down.act;
                 }
         }
@@ -478,8 +488,8 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             !scratch_take(model, &model->heads.k, rows * kv_width) ||
             !scratch_take(model, &model->heads.v, rows * kv_width) ||
             !scratch_take(model, &model->ones, hp->head_dim) ||
-            (is_sparse && (!scratch_take(model, &model->gate, rows * hp->d_ff) ||
-                           !scratch_take(model, &model->up, rows * hp->d_ff))) ||
+            (is_sparse && !scratch_take(model, &model->gate, rows * hp->d_ff)) ||
+            ((is_sparse || !has_gate) && !scratch_take(model, &model->up, rows * hp->d_ff)) ||
             !scratch_take(model, &model->y, rows * hp->d_model) ||
             !scratch_take(model, &model->row, n_threads * model->row_stride) ||
             !scratch_take(model, &model->logits, (size_t)model->logits_rows * model->logits_stride) ||

@@ -1,4 +1,4 @@
-/* From the rows of texts to their vectors: the final norm of each row, the pooling, a pair of matrices where the model
+/* From the rows of texts to their vectors: the final norm of each row where there is one, the pooling, a pair of matrices where the model
  * has one, and the length 1.
  *
  * A text's vector depends on its rows alone. ORDER of the mean: from the first position to the last, in f64, then times
@@ -22,7 +22,7 @@ struct tdm_pooler {
         const struct tdm_recipe *recipe;
         struct tdm_pool *pool;
         const struct tdm_kernels *kernels;
-        const float *output_norm;
+        const float *output_norm;       /* NULL: none */
         struct weight dense_2, dense_3; /* matrix.rows 0: none */
         uint32_t max_vectors, stride;
         struct tdm_acts acts; /* [max_vectors]: the input of either matrix */
@@ -71,13 +71,12 @@ int tdm_pooler_new(struct tdm_pooler **ret, const uint8_t *weights, struct tdm_p
 
         if (!p)
                 return -ENOMEM;
-        assert(norm); /* the weights were checked */
         p->weights = weights;
         p->hp = &header->hparams;
         p->recipe = &header->recipe;
         p->pool = pool;
         p->kernels = kernels;
-        p->output_norm = (const float *)(weights + norm->offset);
+        p->output_norm = norm ? (const float *)(weights + norm->offset) : NULL;
         p->max_vectors = max_vectors;
         p->stride = TDM_ALIGN_UP(d, 16u);
         p->rows = pooler_alloc(p, (size_t)n_threads * p->stride, sizeof(*p->rows));
@@ -131,10 +130,14 @@ static void pool_text(void *arg, unsigned index, unsigned thread)
                 last = first;
         memset(sum, 0, d * sizeof(*sum));
         for (uint32_t r = first; r <= last; r++) {
-                p->kernels->rmsnorm(job->hidden + (size_t)r * p->hp->residual_width, p->output_norm, d,
-                                    p->recipe->norm_eps, row);
+                const float *x = job->hidden + (size_t)r * p->hp->residual_width;
+
+                if (p->output_norm) {
+                        p->kernels->rmsnorm(x, p->output_norm, d, p->recipe->norm_eps, row);
+                        x = row;
+                }
                 for (uint32_t i = 0; i < d; i++)
-                        sum[i] += (double)row[i];
+                        sum[i] += (double)x[i];
         }
         scale = 1.0 / (double)(last - first + 1);
         for (uint32_t i = 0; i < d; i++)

@@ -174,7 +174,8 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
         X(olmoe)                                                                                                       \
         X(lfm2)                                                                                                        \
         X(mistral3)                                                                                                    \
-        X(qwen35)
+        X(qwen35)                                                                                                      \
+        X(bert)
 
 #define TDM_DECLARE_ARCHITECTURE(name) extern const struct tdm_architecture tdm_architecture_##name;
 TDM_ARCHITECTURES(TDM_DECLARE_ARCHITECTURE)

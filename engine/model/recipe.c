@@ -213,6 +213,30 @@ static int check_pooling(const struct tdm_recipe *recipe, const struct tdm_hpara
         return 0;
 }
 
+/* Encoders of BERT's kind: what goes together. */
+static int check_encoder(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        bool is_of_sums = recipe->norm_kind == TDM_NORMS_OF_SUMS;
+
+        if (recipe->norm_kind > TDM_NORMS_OF_SUMS || recipe->ffn > TDM_FFN_GELU || recipe->has_positions > 1)
+                return bad(err, "no known kind of norms or FFN");
+        if (recipe->n_token_types > TDM_MAX_TOKEN_TYPES)
+                return bad(err, "too many types of tokens");
+        if (is_of_sums &&
+            (recipe->pooling == TDM_POOLING_NONE || recipe->residual != TDM_RESIDUAL_PLAIN || recipe->per_layer_width))
+                return bad(err, "norms of sums in a model that makes text");
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_layer_recipe *l = &recipe->layers[i];
+
+                if (is_of_sums && (l->norms != (TDM_NORM_ATTN_AFTER | TDM_NORM_FFN_AFTER) || l->has_output_scale))
+                        return bad(err, "other norms beside those of sums");
+                if (recipe->ffn == TDM_FFN_GELU && (l->activation != TDM_ACTIVATION_GELU_TANH || l->n_experts ||
+                                                    l->is_sparse || l->biases & TDM_BIAS_GATE))
+                        return bad(err, "parts of a gate in an FFN without one");
+        }
+        return 0;
+}
+
 int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
 {
         static const struct tdm_layer_recipe no_layer;
@@ -229,7 +253,7 @@ int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *
         if (recipe->n_ropes > TDM_MAX_ROPES)
                 return bad(err, "more kinds of RoPE than there may be");
         if ((r = tdm_keys_check_recipe(recipe, hp, err)) || (r = check_residual(recipe, hp, err)) ||
-            (r = check_pooling(recipe, hp, err)))
+            (r = check_pooling(recipe, hp, err)) || (r = check_encoder(recipe, hp, err)))
                 return r;
         for (uint32_t i = 0; i < TDM_MAX_ROPES; i++) {
                 if (i < recipe->n_ropes && (r = check_rope(&recipe->ropes[i], err)))
@@ -271,7 +295,7 @@ double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_h
                 if (l->mixer == TDM_MIXER_GATED_DELTA)
                         kept = tdm_recipe_delta_width(l) + 2.0 * l->delta_v_heads * (l->delta_size + 1);
                 if (l->n_experts == 0 || l->has_dense_beside)
-                        kept += 3.0 * sizes->d_ff;
+                        kept += (recipe->ffn == TDM_FFN_GELU ? 2.0 : 3.0) * sizes->d_ff;
                 all += kept + experts;
                 read += kept;
                 if (l->n_experts > 0)
@@ -403,6 +427,9 @@ uint64_t tdm_recipe_features(const struct tdm_recipe *recipe, const struct tdm_h
                 (recipe->residual != TDM_RESIDUAL_PLAIN ? BIT(STREAMS) : 0) | (recipe->laurel_rank ? BIT(LAUREL) : 0) |
                 (recipe->per_layer_width ? BIT(PER_LAYER_INPUT) : 0) |
                 (recipe->logit_scale != 0 ? BIT(LOGIT_SCALE) : 0) | (recipe->query_growth > 0 ? BIT(QUERY_GROWTH) : 0) |
+                (recipe->norm_kind != TDM_NORMS_RMS ? BIT(NORMS_OF_SUMS) : 0) |
+                (recipe->ffn != TDM_FFN_GATED ? BIT(FFN_GELU) : 0) |
+                (recipe->has_positions || recipe->n_token_types ? BIT(POSITIONS) : 0) |
                 (recipe->is_bidirectional ? BIT(BIDIRECTIONAL) :
                  recipe->pooling          ? BIT(POOLING) :
                                             0);

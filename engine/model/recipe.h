@@ -39,6 +39,12 @@
  * The head: logit_scale Woutput RMS(x), soft-capped. A model with a pooling has none: RMS(x) of a text's rows is made
  * one vector v, then v = Wdense3 (Wdense2 v) where there is such a pair, then v is brought to the length 1.
  *
+ * With TDM_NORMS_OF_SUMS, LN(x) = (x - mean(x)) / sqrt(variance(x) + norm_eps) times a gain, plus a bias:
+ *
+ *   x0 = LN(token's row + position's row + the first type's row)
+ *   x = LN(x + Wo o)                            TDM_NORM_ATTN_AFTER
+ *   x = LN(x + Wdown gelu(Wup x))               TDM_NORM_FFN_AFTER, with TDM_FFN_GELU
+ *
  * An input of the layer's own (has_input), with e_l what of a second embedding's row of the token is layer l's, of
  * width P, and x0 the token's row of the first embedding, scaled:
  *
@@ -63,6 +69,7 @@
 #define TDM_MAX_EXPERTS 1024u
 #define TDM_MAX_EXPERTS_USED 64u /* real models use up to 10 */
 #define TDM_ROPE_NONE UINT32_MAX
+#define TDM_MAX_TOKEN_TYPES 1024u /* real models have 1 and 2 */
 
 /* Where RMS norms stand. All but V have gains in the file. */
 enum tdm_norm {
@@ -198,6 +205,19 @@ enum tdm_pooling {
         TDM_POOLING_LAST = 3
 };
 
+/* What the norms are, and of what. */
+enum tdm_norm_kind {
+        TDM_NORMS_RMS = 0, /* of what goes into a block and of what comes out, and one at the end */
+        TDM_NORMS_OF_SUMS =
+                1 /* LayerNorm with a bias: of the embedding's rows, and of the residual behind each block */
+};
+
+/* The FFN of a layer without experts. */
+enum tdm_ffn {
+        TDM_FFN_GATED = 0,
+        TDM_FFN_GELU = 1 /* no gate: Wdown gelu(Wup f), gelu(x) = x (1 + erf(x / sqrt(2))) / 2 */
+};
+
 struct tdm_recipe {
         char architecture[32]; /* as files call it; ends in a NUL */
         float norm_eps;
@@ -214,15 +234,19 @@ struct tdm_recipe {
         uint32_t pooling;          /* enum tdm_pooling */
         uint32_t dense_width;      /* of what is between the two matrices behind the pooling; 0: there are none */
         uint32_t is_bidirectional; /* attention: rows see those behind them too; only with a pooling */
+        uint32_t norm_kind;        /* enum tdm_norm_kind */
+        uint32_t ffn;              /* enum tdm_ffn; without a gate the layers' activation is TDM_ACTIVATION_GELU_TANH */
+        uint32_t has_positions;    /* rows of an embedding of positions are added to those of the tokens */
+        uint32_t n_token_types; /* rows of an embedding of types, the first of which is added too; 0: there is none */
         uint32_t n_ropes;
         struct tdm_rope_recipe ropes[TDM_MAX_ROPES];    /* all zero from n_ropes on */
         struct tdm_layer_recipe layers[TDM_MAX_LAYERS]; /* all zero from n_layers on */
 };
 
 /* Goes up with every change of what a recipe's bytes mean: it is part of TDM_WEIGHTS_ABI. */
-#define TDM_RECIPE_LAYOUT 5u
+#define TDM_RECIPE_LAYOUT 6u
 static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 100 &&
-                      sizeof(struct tdm_recipe) == 92 + 48 * TDM_MAX_ROPES + 100 * TDM_MAX_LAYERS,
+                      sizeof(struct tdm_recipe) == 108 + 48 * TDM_MAX_ROPES + 100 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Numbers that a row carries from block to block: its streams; where there are several, what lies between attention
@@ -312,7 +336,10 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
         X(SHORT_CONV, 0, "short convolutions")                                                                         \
         X(GATED_DELTA, 0, "gated delta nets")                                                                          \
         X(ATTENTION_GATE, 0, "gated attention")                                                                        \
-        X(ODD_HEADS, 0, "heads whose values together are no multiple of 32")
+        X(ODD_HEADS, 0, "heads whose values together are no multiple of 32")                                           \
+        X(NORMS_OF_SUMS, 0, "LayerNorm behind each block")                                                             \
+        X(FFN_GELU, 0, "FFNs without a gate")                                                                          \
+        X(POSITIONS, 0, "embeddings of positions or of types")
 
 #define TDM_FEATURE_NUMBER(name, all, words) TDM_FEATURE_##name,
 #define TDM_ACTIVATION_FEATURE(name, number, words, largest) TDM_FEATURE_##name,

@@ -30,7 +30,9 @@ enum dim {
         DELTA_V_WIDTH,
         DELTA_V_HEADS,
         DELTA_SIZE,
-        QUERIES
+        QUERIES,
+        CTX,
+        TYPES
 };
 
 enum { GLOBAL = false, LAYER = true };
@@ -47,12 +49,13 @@ static const struct kind {
         uint8_t role;       /* enum tdm_tensor_role */
         uint8_t rows, cols; /* enum dim */
         bool is_optional;
-        uint32_t norm; /* there is one where the layer's recipe has this norm; 0: in every layer */
-        uint32_t bias; /* the same of enum tdm_bias; its name ends in ".bias" */
-        uint8_t ffn;   /* enum ffn: which layers have it */
-        uint8_t parts; /* enum dim: matrices below each other, of which rows and cols are each one's */
-        bool is_scale; /* its name ends in ".scale" */
-        uint8_t mixer; /* enum mixer: which layers have it */
+        uint32_t norm;     /* there is one where the layer's recipe has this norm; 0: in every layer */
+        uint32_t bias;     /* the same of enum tdm_bias; its name ends in ".bias" */
+        uint8_t ffn;       /* enum ffn: which layers have it */
+        uint8_t parts;     /* enum dim: matrices below each other, of which rows and cols are each one's */
+        bool is_scale;     /* its name ends in ".scale" */
+        uint8_t mixer;     /* enum mixer: which layers have it */
+        bool is_norm_bias; /* its name ends in ".bias" */
 } kinds[TDM_N_TENSOR_KINDS] = {
         [TDM_TENSOR_TOKEN_EMBD] = { "token_embd", GLOBAL, MATRIX, VOCAB, MODEL, NEEDED, 0 },
         [TDM_TENSOR_OUTPUT] = { "output", GLOBAL, MATRIX, VOCAB, MODEL, MAYBE, 0 },
@@ -125,6 +128,15 @@ static const struct kind {
         [TDM_TENSOR_SHORT_CONV] = { "shortconv.conv", LAYER, VECTOR, MODEL, TAPS, NEEDED, 0, .mixer = OF_SHORT_CONV },
         [TDM_TENSOR_SHORT_CONV_IN] = { "shortconv.in_proj", LAYER, MATRIX, THREE_MODEL, MODEL, NEEDED, 0,
                                        .mixer = OF_SHORT_CONV },
+        [TDM_TENSOR_POSITION_EMBD] = { "position_embd", GLOBAL, VECTOR, CTX, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_TOKEN_TYPES] = { "token_types", GLOBAL, VECTOR, TYPES, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_EMBD_NORM] = { "token_embd_norm", GLOBAL, VECTOR, ONE, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_EMBD_NORM_BIAS] = { "token_embd_norm", GLOBAL, VECTOR, ONE, MODEL, NEEDED, 0,
+                                        .is_norm_bias = true },
+        [TDM_TENSOR_POST_ATTN_NORM_BIAS] = { "attn_output_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_ATTN_AFTER,
+                                             .is_norm_bias = true },
+        [TDM_TENSOR_POST_FFW_NORM_BIAS] = { "layer_output_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_FFN_AFTER,
+                                            .is_norm_bias = true },
         [TDM_TENSOR_SHORT_CONV_OUT] = { "shortconv.out_proj", LAYER, MATRIX, MODEL, MODEL, NEEDED, 0,
                                         .mixer = OF_SHORT_CONV },
         [TDM_TENSOR_DELTA_QKV] = { "attn_qkv", LAYER, MATRIX, DELTA_WIDTH, MODEL, NEEDED, 0, .mixer = OF_DELTA },
@@ -234,6 +246,10 @@ static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hpara
                 return recipe->layers[layer].delta_size;
         case QUERIES:
                 return (1 + recipe->layers[layer].has_gate) * sizes->n_heads * sizes->head_dim;
+        case CTX:
+                return hp->n_ctx;
+        case TYPES:
+                return recipe->n_token_types;
         }
         abort();
 }
@@ -250,7 +266,9 @@ uint32_t tdm_tensor_n(enum tdm_tensor_kind kind, const struct tdm_hparams *hp)
 
 void tdm_tensor_name(enum tdm_tensor_kind kind, uint32_t layer, char ret[static TDM_TENSOR_NAME_MAX])
 {
-        const char *ending = kinds[kind].bias ? "bias" : kinds[kind].is_scale ? "scale" : "weight";
+        const char *ending = kinds[kind].bias || kinds[kind].is_norm_bias ? "bias" :
+                             kinds[kind].is_scale                         ? "scale" :
+                                                                            "weight";
 
         if (kinds[kind].per_layer)
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s.%s", layer, kinds[kind].name, ending);
@@ -276,6 +294,12 @@ bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
                 return true;
         case TDM_TENSOR_DELTA_A:
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.ssm_a", layer);
+        case TDM_TENSOR_POST_ATTN_NORM: /* and the one below: BERT's, of sums */
+        case TDM_TENSOR_POST_FFW_NORM:
+                if (recipe->norm_kind != TDM_NORMS_OF_SUMS)
+                        return false;
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s_output_norm.weight", layer,
+                         kind == TDM_TENSOR_POST_ATTN_NORM ? "attn" : "layer");
                 return true;
         case TDM_TENSOR_FFN_NORM: /* gpt-oss calls it after what comes before it */
                 if (recipe->layers[layer].norms & TDM_NORM_ATTN_AFTER)
@@ -372,6 +396,19 @@ static bool tensor_is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe 
                 return !l->v_is_k;
         case TDM_TENSOR_SINKS:
                 return l->has_sinks;
+        case TDM_TENSOR_GATE:
+                return recipe->ffn == TDM_FFN_GATED;
+        case TDM_TENSOR_OUTPUT_NORM:
+                return recipe->norm_kind != TDM_NORMS_OF_SUMS;
+        case TDM_TENSOR_POSITION_EMBD:
+                return recipe->has_positions;
+        case TDM_TENSOR_TOKEN_TYPES:
+                return recipe->n_token_types > 0;
+        case TDM_TENSOR_EMBD_NORM:
+        case TDM_TENSOR_EMBD_NORM_BIAS:
+        case TDM_TENSOR_POST_ATTN_NORM_BIAS:
+        case TDM_TENSOR_POST_FFW_NORM_BIAS:
+                return recipe->norm_kind == TDM_NORMS_OF_SUMS;
         case TDM_TENSOR_DENSE_2:
         case TDM_TENSOR_DENSE_3:
                 return recipe->dense_width > 0;

@@ -73,15 +73,21 @@ enum tdm_tensor_kind {
         TDM_TENSOR_SHORT_CONV_IN,  /* [3 * d_model][d_model] */
         TDM_TENSOR_SHORT_CONV_OUT, /* [d_model][d_model] */
         /* Of a gated delta net with K heads of keys and V of values, of S numbers each, W = (2 K + V) S. */
-        TDM_TENSOR_DELTA_QKV,   /* [W][d_model] */
-        TDM_TENSOR_DELTA_Z,     /* [V * S][d_model] */
-        TDM_TENSOR_DELTA_CONV,  /* [W][conv_taps] */
-        TDM_TENSOR_DELTA_BETA,  /* [V][d_model] */
-        TDM_TENSOR_DELTA_ALPHA, /* [V][d_model] */
-        TDM_TENSOR_DELTA_DT,    /* [V] */
-        TDM_TENSOR_DELTA_A,     /* [V] */
-        TDM_TENSOR_DELTA_NORM,  /* [S] */
-        TDM_TENSOR_DELTA_OUT,   /* [d_model][V * S] */
+        TDM_TENSOR_DELTA_QKV,     /* [W][d_model] */
+        TDM_TENSOR_DELTA_Z,       /* [V * S][d_model] */
+        TDM_TENSOR_DELTA_CONV,    /* [W][conv_taps] */
+        TDM_TENSOR_DELTA_BETA,    /* [V][d_model] */
+        TDM_TENSOR_DELTA_ALPHA,   /* [V][d_model] */
+        TDM_TENSOR_DELTA_DT,      /* [V] */
+        TDM_TENSOR_DELTA_A,       /* [V] */
+        TDM_TENSOR_DELTA_NORM,    /* [S] */
+        TDM_TENSOR_DELTA_OUT,     /* [d_model][V * S] */
+        TDM_TENSOR_POSITION_EMBD, /* [n_ctx][d_model] */
+        TDM_TENSOR_TOKEN_TYPES,   /* [n_token_types][d_model] */
+        TDM_TENSOR_EMBD_NORM,     /* [d_model]; so the three below */
+        TDM_TENSOR_EMBD_NORM_BIAS,
+        TDM_TENSOR_POST_ATTN_NORM_BIAS,
+        TDM_TENSOR_POST_FFW_NORM_BIAS,
         TDM_N_TENSOR_KINDS
 };
 
