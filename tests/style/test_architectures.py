@@ -64,6 +64,9 @@ def held():
     vulkan |= {key[0] for key in test_gemma.VULKAN if os.path.exists(test_gemma.golden(key, "golden"))}
     both = {"gemma-embedding" for size in test_gemma.EMBEDDING
             if os.path.exists(test_gemma.golden(("gemma-embedding", size, "f32"), "golden"))}
+    # Vectors of encoders are compared behind a daemon, by tests/integration/test_encoders.py.
+    host |= {"bert" for size in ("mean", "cls", "unigram")
+             if os.path.exists(test_gemma.golden(("bert", size, "f32"), "golden"))}
     for path in (TALE, SPROUT):  # golden-host-tale-… and golden-vulkan-tale-… (CMakeLists.txt)
         name = os.path.basename(path).replace(".gguf", ".golden.json")
         if os.path.exists(os.path.join(TREE, "tests", "golden", name)):
