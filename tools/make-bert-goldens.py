@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write the golden files of random BERT models: what the makers' implementations say of a GGUF's own numbers.
 
-usage: make-bert-goldens.py MODEL OUT [--texts FILE]
-FILE: a JSON array of texts, in place of those for golden files. Ids are those of Hugging Face tokenizers, vectors those of transformers' BertModel in f64. Texts go one by one, so that
+usage: make-bert-goldens.py MODEL OUT [--texts FILE [--vectors N]]
+FILE: a JSON array of texts, in place of those for golden files; N: only so many get vectors. Ids are those of Hugging Face tokenizers, vectors those of transformers' BertModel in f64. Texts go one by one, so that
 none is padded. Needs gguf, tokenizers, torch and transformers. A golden file is of a MODEL by tools/mkgguf_bert.py in f32.
 """
 import json
@@ -24,6 +24,11 @@ def keys_of(reader):
     return {name: field.contents() for name, field in reader.fields.items()}
 
 
+def first_of(k):
+    """Older converters call what begins a text otherwise."""
+    return k.get("tokenizer.ggml.cls_token_id", k.get("tokenizer.ggml.bos_token_id"))
+
+
 def tokenizer(k):
     tokens = k["tokenizer.ggml.tokens"]
     if k["tokenizer.ggml.model"] == "t5":
@@ -35,13 +40,13 @@ def tokenizer(k):
         t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(),
                                                    pre_tokenizers.Metaspace("\u2581", "always")])
         return t, k["tokenizer.ggml.bos_token_id"], k["tokenizer.ggml.eos_token_id"]
-    special = {k.get("tokenizer.ggml." + s) for s in ("padding_token_id", "unknown_token_id", "cls_token_id",
-                                                  "seperator_token_id", "mask_token_id")}
+    special = {first_of(k)} | {k["tokenizer.ggml." + s] for s in ("padding_token_id", "unknown_token_id",
+                                                                  "seperator_token_id", "mask_token_id")}
     vocabulary = {text if i in special else text[1:] if text[0] == "\u2581" else "##" + text: i
                   for i, text in enumerate(tokens)}
     t = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
     t.normalizer, t.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    return t, k["tokenizer.ggml.cls_token_id"], k["tokenizer.ggml.seperator_token_id"]
+    return t, first_of(k), k["tokenizer.ggml.seperator_token_id"]
 
 
 def model(k, tensors):
@@ -69,10 +74,12 @@ def model(k, tensors):
 
 
 def main():
-    reader, texts = gguf.GGUFReader(sys.argv[1]), TEXTS
+    reader, texts, n_vectors = gguf.GGUFReader(sys.argv[1]), TEXTS, sys.maxsize
     if "--texts" in sys.argv:
         with open(sys.argv[sys.argv.index("--texts") + 1], encoding="utf-8") as f:
             texts = json.load(f)
+    if "--vectors" in sys.argv:
+        n_vectors = int(sys.argv[sys.argv.index("--vectors") + 1])
     k = keys_of(reader)
     tensors = {t.name: gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float64) for t in reader.tensors}
     tok, first, last = tokenizer(k)
@@ -80,7 +87,7 @@ def main():
     for text in texts:
         ids = [first] + tok.encode(text, add_special_tokens=False).ids + [last]
         case = {"text": text, "ids": ids}
-        if len(ids) <= k["bert.context_length"]:
+        if len(ids) <= k["bert.context_length"] and len(cases) < n_vectors:
             with torch.no_grad():
                 rows = bert(torch.tensor([ids])).last_hidden_state[0]
             v = rows.mean(0) if k["bert.pooling_type"] == 1 else rows[0]

@@ -47,7 +47,8 @@ static struct tdm_gguf *words_file(const struct words *w)
 
         while (w->pieces[n])
                 n++;
-        build_header(&b, 0, 9 + (w->map != NULL));
+        build_header(&b, 0, 10 + (w->map != NULL));
+        build_key_bool(&b, "tokenizer.ggml.add_sep_token", false); /* of pairs, as released files have it */
         build_key_string(&b, "general.architecture", "bert");
         build_key_string(&b, "tokenizer.ggml.model", w->scores ? "t5" : "bert");
         build_key_bool(&b, "tokenizer.ggml.normalizer.lowercase", !w->keeps_case);

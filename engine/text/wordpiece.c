@@ -47,12 +47,12 @@ int tdm_wordpiece_read(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct
         struct tdm_wordpiece *w = &t->wordpiece;
         int r;
 
-        t->eos = -1; /* files may have another piece there, and what ends a text is this one */
+        t->eos = -1; /* files may have another piece there, and what ends a text is this one. The key add_sep_token is
+                        about pairs of texts. */
         w->lowers = true;
         if ((r = find_special(t, g, first, "[CLS]", &t->bos, err)) ||
             (r = find_special(t, g, last, "[SEP]", &t->eos, err)) ||
             (r = find_special(t, g, none, "[UNK]", &t->unknown, err)) ||
-            (r = read_flag(g, "tokenizer.ggml.add_sep_token", &t->add_eos, err)) ||
             (r = read_flag(g, "tokenizer.ggml.normalizer.lowercase", &w->lowers, err)))
                 return r;
         w->strips_accents = w->lowers;
