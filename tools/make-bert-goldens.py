@@ -2,8 +2,9 @@
 """Write the golden files of random BERT models: what the makers' implementations say of a GGUF's own numbers.
 
 usage: make-bert-goldens.py MODEL OUT [--texts FILE [--vectors N]]
-FILE: a JSON array of texts, in place of those for golden files; N: only so many get vectors. Ids are those of Hugging Face tokenizers, vectors those of transformers' BertModel in f64. Texts go one by one, so that
-none is padded. Needs gguf, tokenizers, torch and transformers. A golden file is of a MODEL by tools/mkgguf_bert.py in f32.
+FILE: a JSON array of texts, in place of those for golden files; N: only so many get vectors. Ids are those of
+Hugging Face tokenizers, vectors those of transformers' BertModel in f64. Texts go one by one, so that none is padded.
+Needs gguf, tokenizers, torch and transformers. A golden file is of a MODEL by tools/mkgguf_bert.py in f32.
 """
 import json
 import sys
@@ -13,9 +14,12 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import BertConfig, BertModel
 
-TEXTS = ["", " ", "a", "the hot water", "Hello, WORLD!", "The  Tower\tof\nParis.", "q quick ~ q~q", "nested (words) [in] {marks}",
-         "ünïcödé Åre ÀÉÎ straße İI ΑΣ", "e\u0301a\u0308 n\u0303 ﬁne ² ½…x", "москва — столица россии. МОСКВА", "日本の富士山は山で",
-         "a\u200bb\u00a0c\u3000d\u2028e\u0007f\x0bg", "word" * 30, "x" * 100 + " " + "x" * 101, "[CLS] [SEP] <s> </s> [unk]",
+TEXTS = ["", " ", "a", "the hot water", "Hello, WORLD!", "The  Tower\tof\nParis.", "q quick ~ q~q",
+         "nested (words) [in] {marks}",
+         "ünïcödé Åre ÀÉÎ straße İI ΑΣ", "e\u0301a\u0308 n\u0303 ﬁne ² ½…x",
+         "москва — столица россии. МОСКВА", "日本の富士山は山で",
+         "a\u200bb\u00a0c\u3000d\u2028e\u0007f\x0bg", "word" * 30,
+         "x" * 100 + " " + "x" * 101, "[CLS] [SEP] <s> </s> [unk]",
          "\U0001f6b2 \ufffd \u0378 \ue000", "ＡＢＣ ａｂ", "1,234.5%", "한국어 조선", "ⅷ Ⅷ Ǆ ß",
          "the long day of the people " * 8, "there is no water in the house , but all of them came down"]
 
@@ -51,10 +55,10 @@ def tokenizer(k):
 
 def model(k, tensors):
     names = {"token_embd": "embeddings.word_embeddings", "position_embd": "embeddings.position_embeddings",
-             "token_embd_norm": "embeddings.LayerNorm", "attn_q": "attention.self.query", "attn_k": "attention.self.key",
-             "attn_v": "attention.self.value", "attn_output": "attention.output.dense",
-             "attn_output_norm": "attention.output.LayerNorm", "ffn_up": "intermediate.dense", "ffn_down": "output.dense",
-             "layer_output_norm": "output.LayerNorm"}
+             "token_embd_norm": "embeddings.LayerNorm", "attn_q": "attention.self.query",
+             "attn_k": "attention.self.key", "attn_v": "attention.self.value", "attn_output": "attention.output.dense",
+             "attn_output_norm": "attention.output.LayerNorm", "ffn_up": "intermediate.dense",
+             "ffn_down": "output.dense", "layer_output_norm": "output.LayerNorm"}
     config = BertConfig(vocab_size=len(tensors["token_embd.weight"]), hidden_size=k["bert.embedding_length"],
                         num_hidden_layers=k["bert.block_count"], num_attention_heads=k["bert.attention.head_count"],
                         intermediate_size=k["bert.feed_forward_length"],

@@ -2,8 +2,8 @@
 """Write a small random-weight GGUF of a BERT kind, with the keys and tensors of llama.cpp's converter.
 
 usage: mkgguf_bert.py OUT [--arch bert] --size mean|cls|unigram [--type T] [--seed N]
-mean and cls have a WordPiece tokenizer, and are pooled so; unigram is XLM-RoBERTa's kind, with a small map by which text
-is normalized. The same seed gives the weights for which the golden files in tests/golden/archs were computed. Needs
+mean and cls have a WordPiece tokenizer, and are pooled so; unigram is XLM-RoBERTa's kind, with a small map by which
+text is normalized. The same seed gives the weights for which the golden files in tests/golden/archs were computed. Needs
 numpy.
 """
 import argparse
@@ -17,10 +17,10 @@ from mkgguf_gemma import write  # noqa: E402
 
 # layers, d, heads, ff, positions, types of tokens, pooling
 SIZES = {"mean": (3, 64, 4, 160, 512, 2, 1), "cls": (2, 96, 3, 128, 64, 0, 2), "unigram": (3, 64, 2, 96, 256, 1, 1)}
-WORDS = ("the of and to in a is that it was for on are with as his they be at one have this from or had by hot but some "
-         "what there we can out other were all your when up use word how said an each she which do their time if will "
-         "way about many then them would write like so these her long make thing see him two has look more day could go "
-         "come did my sound no most number who over know water than call first people may down side been now find head "
+WORDS = ("the of and to in a is that it was for on are with as his they be at one have this from or had by hot but "
+         "some what there we can out other were all your when up use word how said an each she which do their time if will "
+         "way about many then them would write like so these her long make thing see him two has look more day could "
+         "go come did my sound no most number who over know water than call first people may down side been now find head "
          "tower paris plant light donau москва столица россии").split()
 ENDINGS = ("s", "ed", "ing", "er", "ly", "tion", "est", "e", "n", "al", "ment", "ness")
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789абвгдежзийклмнопрстуфхцчшщыьэюяßøæ日本山富士のはで"
@@ -72,7 +72,8 @@ def charsmap(replacements):
 def unigram():
     spaces = {c: " " for c in "\t\n\r\x0b\u00a0\u2028\u3000"}
     wide = {chr(0xff21 + i): chr(65 + i) for i in range(26)} | {chr(0xff41 + i): chr(97 + i) for i in range(26)}
-    others = {"ﬁ": "fi", "²": "2", "½": "1\u20442", "…": "...", "e\u0301": "é", "a\u0308": "ä", "\u200b": " ", "\u0007": ""}
+    others = {"ﬁ": "fi", "²": "2", "½": "1\u20442", "…": "...", "e\u0301": "é", "a\u0308": "ä",
+              "\u200b": " ", "\u0007": ""}
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     pieces = dict.fromkeys(["\u2581", *CHARACTERS, *MARKS, *"ABCDEPéä", *("\u2581" + w for w in WORDS), *ENDINGS])
     pieces.update(dict.fromkeys(w[:k] for w in WORDS for k in (2, 3) if len(w) > k))
@@ -109,7 +110,8 @@ def main():
             kv("bert.attention.head_count", "u32", heads), kv("bert.attention.layer_norm_epsilon", "f32", 1e-12),
             kv("bert.attention.causal", "bool", False), kv("bert.pooling_type", "u32", pooling)]
     t, s, gain, bias = a.type, 1.5 * d ** -0.5, ("gain", 1.0, 0.2), ("bias", 0.0, 0.2)
-    tensors = [("token_embd.weight", (len(texts), d), t, 1.0), ("position_embd.weight", (n_ctx, d), "f32", ("p", 0, 0.7)),
+    tensors = [("token_embd.weight", (len(texts), d), t, 1.0),
+               ("position_embd.weight", (n_ctx, d), "f32", ("p", 0, 0.7)),
                ("token_embd_norm.weight", (d,), "f32", gain), ("token_embd_norm.bias", (d,), "f32", bias)]
     if n_types:
         tensors.append(("token_types.weight", (n_types, d), "f32", ("p", 0, 0.5)))

@@ -57,7 +57,7 @@ static void pass_each_row(struct pass *pass, uint32_t width,
 
 /* ---- embed ---- */
 
-static void add_row(const float *y, uint32_t n, float *h)
+static void embedding_add(const float *y, uint32_t n, float *h)
 {
         for (uint32_t i = 0; i < n; i++)
                 h[i] += y[i];
@@ -68,16 +68,16 @@ static void embed_row(const struct pass *pass, uint32_t row, unsigned thread)
         struct tdm_host_model *model = pass->model;
         float *h = pass->hidden + (size_t)row * model->hp.residual_width;
 
-        tdm_weights_row(model->weights, model->embedding, pass->step->rows[row].token, h);
+        tdm_weights_row(model->weights, model->embedding.tokens, pass->step->rows[row].token, h);
         for (uint32_t i = 0; i < model->hp.d_model; i++)
                 h[i] *= model->recipe.embed_scale;
-        if (model->types)
-                add_row(model->types, model->hp.d_model, h);
-        if (model->positions)
-                add_row(model->positions + (size_t)pass->step->rows[row].position * model->hp.d_model,
-                        model->hp.d_model, h);
-        if (model->embd_norm)
-                model->kernels->layernorm(h, model->embd_norm, model->embd_bias, model->hp.d_model,
+        if (model->embedding.types)
+                embedding_add(model->embedding.types, model->hp.d_model, h);
+        if (model->embedding.positions)
+                embedding_add(model->embedding.positions + (size_t)pass->step->rows[row].position * model->hp.d_model,
+                              model->hp.d_model, h);
+        if (model->embedding.norm)
+                model->kernels->layernorm(h, model->embedding.norm, model->embedding.bias, model->hp.d_model,
                                           model->recipe.norm_eps, h);
 }
 

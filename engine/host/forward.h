@@ -115,6 +115,14 @@ struct tdm_host_sampler {
         size_t stride;
 };
 
+/* What makes the first row of a token. All but tokens are encoders'; else NULL. */
+struct tdm_host_embedding {
+        const struct tdm_weights_tensor *tokens;
+        const float *positions;   /* [n_ctx][d_model] */
+        const float *types;       /* [n_token_types][d_model], of which the first is used */
+        const float *norm, *bias; /* [d_model] */
+};
+
 struct tdm_host_model {
         struct tdm_pool *pool;             /* of the device; in a small step the one below */
         struct tdm_pool *alone;            /* of the device: the caller is its only thread */
@@ -125,11 +133,7 @@ struct tdm_host_model {
         struct tdm_kv_geometry kv;
         uint8_t *kv_base; /* NULL: no attention blocks here */
 
-        const struct tdm_weights_tensor *embedding;
-        /* Of encoders; else NULL. */
-        const float *positions;             /* [n_ctx][d_model] */
-        const float *types;                 /* [n_token_types][d_model], of which the first is used */
-        const float *embd_norm, *embd_bias; /* [d_model] */
+        struct tdm_host_embedding embedding;
         struct tdm_host_weight output;
         const float *output_norm;
         struct tdm_host_layer *layers; /* [n_layers] */

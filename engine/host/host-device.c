@@ -302,11 +302,11 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                     tdm_weights_find(model->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD,
                     0, acts[TDM_HOST_HEAD], &model->output);
         model->output_norm = vector(model, TDM_TENSOR_OUTPUT_NORM, 0);
-        model->positions = vector(model, TDM_TENSOR_POSITION_EMBD, 0);
-        model->types = vector(model, TDM_TENSOR_TOKEN_TYPES, 0);
-        model->embd_norm = vector(model, TDM_TENSOR_EMBD_NORM, 0);
-        model->embd_bias = vector(model, TDM_TENSOR_EMBD_NORM_BIAS, 0);
-        model->embedding = tdm_weights_find(model->weights, TDM_TENSOR_TOKEN_EMBD, 0);
+        model->embedding.positions = vector(model, TDM_TENSOR_POSITION_EMBD, 0);
+        model->embedding.types = vector(model, TDM_TENSOR_TOKEN_TYPES, 0);
+        model->embedding.norm = vector(model, TDM_TENSOR_EMBD_NORM, 0);
+        model->embedding.bias = vector(model, TDM_TENSOR_EMBD_NORM_BIAS, 0);
+        model->embedding.tokens = tdm_weights_find(model->weights, TDM_TENSOR_TOKEN_EMBD, 0);
         tdm_host_streams_weights(model, acts[TDM_HOST_QKV], acts[TDM_HOST_SIDE]);
 }
 

@@ -1,9 +1,9 @@
-/* From the rows of texts to their vectors: the final norm of each row where there is one, the pooling, a pair of matrices where the model
- * has one, and the length 1.
+/* From the rows of texts to their vectors: the final norm of each row where there is one, the pooling, a pair of
+ * matrices where the model has one, and the length 1.
  *
- * A text's vector depends on its rows alone. ORDER of the mean: from the first position to the last, in f64, then times
- * 1 / n in f64, rounded to f32 once. The square of the length is summed as norms sum it (kernels.h). A vector of zeros
- * stays one. */
+ * A text's vector depends on its rows alone. ORDER of the mean: from the first position to the last, in f64, then
+ * times 1 / n in f64, rounded to f32 once. The square of the length is summed as norms sum it (kernels.h). A vector
+ * of zeros stays one. */
 #include <assert.h>
 #include <math.h>
 #include <stdatomic.h>

@@ -87,7 +87,7 @@ static void embedded_row(const struct pass *pass, uint32_t row, unsigned thread)
 
         if (model->streams.embedded_token[row] == token)
                 return;
-        tdm_weights_row(model->weights, model->embedding, token, y);
+        tdm_weights_row(model->weights, model->embedding.tokens, token, y);
         for (uint32_t i = 0; i < d; i++)
                 y[i] *= model->recipe.embed_scale;
         tdm_acts_prepare_row(&model->streams.embedded, model->kernels, row, y, d);

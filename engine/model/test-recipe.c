@@ -275,6 +275,23 @@ static void odd_heads(struct tdm_hparams *sizes, struct tdm_recipe *r)
         r->ropes[0].n_dims = r->ropes[1].n_dims = 48;
 }
 
+/* They come with no other norms, and with a pooling: features of their own. Returns that of these norms. */
+static uint64_t norms_of_sums(void)
+{
+        struct tdm_recipe r = good;
+        struct tdm_error err = { 0 };
+
+        r.norm_kind = TDM_NORMS_OF_SUMS;
+        r.pooling = TDM_POOLING_MEAN;
+        assert_int_equal(tdm_recipe_check(&r, &hp, &err), TDM_E_BAD_MODEL);
+        for (uint32_t i = 0; i < hp.n_layers; i++)
+                r.layers[i].norms = TDM_NORM_ATTN_AFTER | TDM_NORM_FFN_AFTER;
+        assert_int_equal(tdm_recipe_check(&r, &hp, &err), 0);
+        r.pooling = TDM_POOLING_NONE;
+        assert_int_equal(tdm_recipe_check(&r, &hp, &err), TDM_E_BAD_MODEL);
+        return tdm_recipe_features(&r, &hp) & TDM_FEATURE_BIT(TDM_FEATURE_NORMS_OF_SUMS);
+}
+
 static void features(void **state)
 {
         uint64_t seen = 0, all_activations = TDM_ACTIVATION_FEATURES;
@@ -322,6 +339,10 @@ static void features(void **state)
         ASKS(TDM_FEATURE_QUERY_GROWTH, (r.query_growth = 0.1f, r.query_growth_every = 64));
         ASKS(TDM_FEATURE_LOGIT_SCALE, r.logit_scale = 0.25f);
         ASKS(TDM_FEATURE_POOLING, r.pooling = TDM_POOLING_LAST);
+        ASKS(TDM_FEATURE_FFN_GELU, r.ffn = TDM_FFN_GELU);
+        ASKS(TDM_FEATURE_POSITIONS, r.has_positions = 1);
+        ASKS(TDM_FEATURE_POSITIONS, r.n_token_types = 2);
+        seen |= norms_of_sums();
         ASKS(TDM_FEATURE_SHORT_CONV,
              (r.layers[3].mixer = TDM_MIXER_SHORT_CONV, r.layers[3].conv_taps = 3, r.layers[3].rope = TDM_ROPE_NONE,
               r.layers[3].norms &= ~(uint32_t)(TDM_NORM_Q | TDM_NORM_K), sizes.layers[3].n_state = 2 * sizes.d_model));

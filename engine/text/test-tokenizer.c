@@ -561,8 +561,8 @@ static void test_bad_vocabularies(void **state)
         char longest[1100] = { 0 };
         struct vocabulary v = { { "<unk>", "a", "b" }, { 2, 1, 1 }, 3, false, 0, NULL, 0.0f };
 
-        v.model = "bert";
-        refuse_vocabulary(&v, TDM_E_UNSUPPORTED, "its tokenizer is \"bert\"");
+        v.model = "rwkv";
+        refuse_vocabulary(&v, TDM_E_UNSUPPORTED, "its tokenizer is \"rwkv\"");
         v.model = "gpt2";
         refuse_vocabulary(&v, TDM_E_UNSUPPORTED, "the key tokenizer.ggml.pre is missing");
         v.model = "gemma4";

@@ -22,7 +22,7 @@ struct tree_builder {
 };
 
 /* 0 for a piece that ends at this depth, else 1 + its byte there. */
-static unsigned key_of(const struct tdm_tokenizer *t, uint32_t id, size_t depth)
+static unsigned tree_key(const struct tdm_tokenizer *t, uint32_t id, size_t depth)
 {
         return t->pieces[id].size == depth ? 0 : 1u + tdm_piece_text(t, id)[depth];
 }
@@ -35,18 +35,18 @@ static void sort_range(struct tree_builder *b, struct tree_range range, size_t d
                 for (uint32_t i = 1; i < n; i++) {
                         uint32_t id = ids[i], k = i;
 
-                        for (; k > 0 && key_of(b->t, ids[k - 1], depth) > key_of(b->t, id, depth); k--)
+                        for (; k > 0 && tree_key(b->t, ids[k - 1], depth) > tree_key(b->t, id, depth); k--)
                                 ids[k] = ids[k - 1];
                         ids[k] = id;
                 }
                 return;
         }
         for (uint32_t i = 0; i < n; i++)
-                ends[key_of(b->t, ids[i], depth) + 1]++;
+                ends[tree_key(b->t, ids[i], depth) + 1]++;
         for (unsigned k = 1; k < 258; k++)
                 ends[k] += ends[k - 1];
         for (uint32_t i = 0; i < n; i++)
-                b->scratch[ends[key_of(b->t, ids[i], depth)]++] = ids[i];
+                b->scratch[ends[tree_key(b->t, ids[i], depth)]++] = ids[i];
         memcpy(ids, b->scratch, n * sizeof(*ids));
 }
 
@@ -59,13 +59,14 @@ static void open_node(struct tree_builder *b, uint32_t node, size_t depth)
         sort_range(b, range, depth);
         u->ids[node] = TDM_NO_PIECE;
         u->first[node] = u->n_nodes;
-        if (key_of(b->t, b->order[range.low], depth) == 0) /* one alone: pieces of the same text are in the tree once */
+        if (tree_key(b->t, b->order[range.low], depth) ==
+            0) /* one alone: pieces of the same text are in the tree once */
                 u->ids[node] = b->order[range.low++];
         while (range.low < range.high) {
-                unsigned key = key_of(b->t, b->order[range.low], depth);
+                unsigned key = tree_key(b->t, b->order[range.low], depth);
                 uint32_t end = range.low + 1;
 
-                while (end < range.high && key_of(b->t, b->order[end], depth) == key)
+                while (end < range.high && tree_key(b->t, b->order[end], depth) == key)
                         end++;
                 u->bytes[u->n_nodes] = (uint8_t)(key - 1);
                 b->ranges[u->n_nodes++] = (struct tree_range){ range.low, end };
