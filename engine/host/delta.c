@@ -169,7 +169,7 @@ static void prepare_numbers(const struct delta_job *job, float *alpha, float *be
         const struct tdm_kernels *kernels = job->model->kernels;
 
         for (uint32_t first = 0, n; first < job->v_heads; first += n, alpha += n, beta += n) {
-                const float *a = job->l->delta_a + first, *dt = job->l->delta_dt + first;
+                const float *a = job->l->delta.a + first, *dt = job->l->delta.dt + first;
                 float e[NUMBERS];
 
                 n = TDM_MIN(job->v_heads - first, NUMBERS);
@@ -254,7 +254,7 @@ static void recur_head(void *arg, unsigned item, unsigned thread)
                 size_t value = ((size_t)row * job->v_heads + h) * s;
                 float *out = model->heads.attn + value;
 
-                kernels->rmsnorm(out, job->l->delta_norm, s, model->recipe.norm_eps, out);
+                kernels->rmsnorm(out, job->l->delta.norm, s, model->recipe.norm_eps, out);
                 kernels->silu_mul(model->mixers.delta.z + value, out, s, out);
         }
 }

@@ -301,9 +301,9 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
         if (is_delta) {
                 q_width = recipe->delta_v_heads * recipe->delta_size;
                 outs[n_outs++] = out(&l->q, model->mixers.delta.in, tdm_recipe_delta_width(recipe));
-                outs[n_outs++] = out(&l->delta_z, model->mixers.delta.z, q_width);
-                outs[n_outs++] = out(&l->delta_alpha, model->mixers.delta.alpha, model->mixers.delta.v_stride);
-                outs[n_outs++] = out(&l->delta_beta, model->mixers.delta.beta, model->mixers.delta.v_stride);
+                outs[n_outs++] = out(&l->delta.z, model->mixers.delta.z, q_width);
+                outs[n_outs++] = out(&l->delta.alpha, model->mixers.delta.alpha, model->mixers.delta.v_stride);
+                outs[n_outs++] = out(&l->delta.beta, model->mixers.delta.beta, model->mixers.delta.v_stride);
         } else if (has_state) {
                 q_width = d;
                 outs[n_outs++] = out(&l->q, model->mixers.conv.in, 3 * (size_t)d);

@@ -34,10 +34,15 @@ struct tdm_host_weight {
         const float *bias; /* [matrix.rows]; NULL: none */
 };
 
+/* Of a gated delta net (delta.h); all zero where a layer has none. */
+struct tdm_host_delta_layer {
+        struct tdm_host_weight z, alpha, beta;
+        const float *dt, *a, *norm;
+};
+
 struct tdm_host_layer {
         struct tdm_host_weight q, k, v, o; /* with a short convolution: its first product is q, its second o */
-        struct tdm_host_weight delta_z, delta_alpha, delta_beta;
-        const float *delta_dt, *delta_a, *delta_norm;
+        struct tdm_host_delta_layer delta;
         const float *conv;                     /* [taps][d_model] of a short convolution; else NULL */
         struct tdm_host_weight gate, up, down; /* of a dense FFN; else empty */
         struct tdm_host_weight router;         /* takes f32 */

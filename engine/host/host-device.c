@@ -260,12 +260,12 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                             i, acts[TDM_HOST_ATTN_OUT], &l->o);
                 l->conv = vector(model, is_delta ? TDM_TENSOR_DELTA_CONV : TDM_TENSOR_SHORT_CONV, i);
                 if (is_delta) {
-                        matrix_init(model, TDM_TENSOR_DELTA_Z, i, qkv, &l->delta_z);
-                        matrix_init(model, TDM_TENSOR_DELTA_ALPHA, i, qkv, &l->delta_alpha);
-                        matrix_init(model, TDM_TENSOR_DELTA_BETA, i, qkv, &l->delta_beta);
-                        l->delta_dt = vector(model, TDM_TENSOR_DELTA_DT, i);
-                        l->delta_a = vector(model, TDM_TENSOR_DELTA_A, i);
-                        l->delta_norm = vector(model, TDM_TENSOR_DELTA_NORM, i);
+                        matrix_init(model, TDM_TENSOR_DELTA_Z, i, qkv, &l->delta.z);
+                        matrix_init(model, TDM_TENSOR_DELTA_ALPHA, i, qkv, &l->delta.alpha);
+                        matrix_init(model, TDM_TENSOR_DELTA_BETA, i, qkv, &l->delta.beta);
+                        l->delta.dt = vector(model, TDM_TENSOR_DELTA_DT, i);
+                        l->delta.a = vector(model, TDM_TENSOR_DELTA_A, i);
+                        l->delta.norm = vector(model, TDM_TENSOR_DELTA_NORM, i);
                 }
                 if (model->recipe.layers[i].n_experts > 0) {
                         experts_init(model, i, acts, l);
@@ -459,7 +459,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
                 forms[TDM_HOST_ATTN_OUT] |= 1u << l->o.act;
                 if (model->recipe.layers[i].mixer == TDM_MIXER_GATED_DELTA)
                         forms[TDM_HOST_QKV] |=
-                                1u << l->delta_z.act | 1u << l->delta_alpha.act | 1u << l->delta_beta.act;
+                                1u << l->delta.z.act | 1u << l->delta.alpha.act | 1u << l->delta.beta.act;
                 if (l->experts.n_experts > 0) {
                         forms[TDM_HOST_GATE_UP] |=
                                 1u << l->router.act | 1u << l->experts.gate_act | 1u << l->experts.up_act;
