@@ -395,6 +395,7 @@ static enum line read_edited(struct line_reader *r, struct buf *to)
         int n = 0;
 
         out_flush();
+        line_reader_hide_typing(r, false);
         terminal_changed = 1;
         (void)!write(STDOUT_FILENO, marks_on, sizeof(marks_on) - 1);
         if (r->offered) {
@@ -405,6 +406,8 @@ static enum line read_edited(struct line_reader *r, struct buf *to)
         }
         line = el_gets(r->edit, &n);
         terminal_changed = 0;
+        if (r->why == LINE_OK && line && n > 0)
+                line_reader_hide_typing(r, true); /* before anybody can see that the answer begins */
         (void)!write(STDOUT_FILENO, marks_off, sizeof(marks_off) - 1);
         if (r->why != LINE_OK) {
                 el_reset(r->edit);

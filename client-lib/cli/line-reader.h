@@ -31,7 +31,8 @@ enum line line_read(struct line_reader *reader, const char *prompt, struct buf *
 /* Another connection instead of one that was lost. */
 void line_reader_set_connection(struct line_reader *reader, struct tandem *tandem);
 /* While an answer comes, what is typed is not shown in its midst, and Ctrl-C takes none of it: it stands at the next
- * prompt. Off again before the next line is read. Nothing where lines are not edited. */
+ * prompt. On from the end of one line to the reading of the next; a caller may turn it off between. Nothing where
+ * lines are not edited. */
 void line_reader_hide_typing(struct line_reader *reader, bool hide);
 bool line_reader_edits(const struct line_reader *reader);
 /* The next line begins with this text, as if it had been typed. Nothing where lines are not edited. */
