@@ -13,7 +13,7 @@
 #include "proto/worker.pb-c.h"
 
 #define PATIENCE_MS 20000
-#define CHUNK 65536u /* of a weights segment: longer than its head */
+#define CHUNK 131072u /* of a weights segment: its half is longer than its head */
 
 struct child {
         pid_t pid;
