@@ -294,6 +294,7 @@ bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
                 return true;
         case TDM_TENSOR_DELTA_A:
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.ssm_a", layer);
+                return true;
         case TDM_TENSOR_POST_ATTN_NORM: /* and the one below: BERT's, of sums */
         case TDM_TENSOR_POST_FFW_NORM:
                 if (recipe->norm_kind != TDM_NORMS_OF_SUMS)
