@@ -41,7 +41,7 @@ static int read_delta(const struct tdm_gguf *g, struct delta_sizes *ret, struct 
 static int qwen35_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
                         struct tdm_error *err)
 {
-        struct delta_sizes s;
+        struct delta_sizes s = { 0 };
         int r = tdm_refuse_window("qwen35", hp, err);
 
         if (r || (r = read_delta(g, &s, err)))
