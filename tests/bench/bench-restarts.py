@@ -17,7 +17,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from lives import Cli, Held, kill, leave  # noqa: E402
+from lives import Cli, Held, leave  # noqa: E402
 from tandem_test import PROMPT, TALE, check, wait_for  # noqa: E402
 
 STREAMS, TOKENS = 4, 4000
@@ -34,7 +34,7 @@ def restart(d):
 
 
 def killed(d):
-    kill(d)
+    d.kill()
     d.start()
 
 

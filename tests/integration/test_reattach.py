@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
 from http_test import *  # noqa: E402,F403
-from lives import PATIENT, Cli, Held, end, kill, leave  # noqa: E402
+from lives import PATIENT, Cli, Held, end, leave  # noqa: E402
 
 TOOL = json.dumps([{"type": "function", "function": {"name": "get_weather", "parameters": {
     "type": "object", "properties": {"city": {"type": "string", "maxLength": 400}}, "required": ["city"]}}}])
@@ -126,7 +126,7 @@ def caught(d, begin, n_tokens):
     for _ in range(5):
         running = begin()
         wait_for(lambda: all(r.n() >= n_tokens or not r.runs() for r in running), "tokens", 60)
-        kill(d)
+        d.kill()
         if all(r.runs() for r in running):
             return running
         d.start()
@@ -140,12 +140,12 @@ EIGHT = ("greedy", "sampled", "stop", "grammar", "tools", "thoughts", "/v1/compl
 
 @test
 def killed():
-    survive(Daemon, [kill], EIGHT)
+    survive(Daemon, [Daemon.kill], EIGHT)
 
 
 @test
 def killed_behind_a_held_socket():
-    survive(Held, [kill], ("sampled", "/v1/completions"))
+    survive(Held, [Daemon.kill], ("sampled", "/v1/completions"))
 
 
 @test
@@ -160,7 +160,7 @@ def ended_and_bound_anew():
 
 
 def again_and_again():
-    survive(Held, [kill, leave], EIGHT, rounds=times(1, 100), seed=int(time.time()))
+    survive(Held, [Daemon.kill, leave], EIGHT, rounds=times(1, 100), seed=int(time.time()))
 
 
 if FULL:
@@ -186,7 +186,7 @@ def not_wanted():
         for seconds in ("0", "2"):
             cli = Cli(d, "-n", "4000", "--raw", "x", TANDEM_REATTACH=seconds)
             wait_for(lambda: cli.n() >= 3, "tokens")
-            kill(d)
+            d.kill()
             begun = time.monotonic()
             equal(cli.wait(), 1, "exit status")
             took = time.monotonic() - begun
@@ -280,7 +280,7 @@ def scores_and_vectors():
                 d.signal_worker(worker, signal.SIGSTOP)
             again = Cli(d, command=command)
             wait_for(d.jobs, "the job")
-            kill(d)
+            d.kill()
             d.start()
             equal((again.wait(), again.lines), (0, want.lines), again.stderr)
 

@@ -91,15 +91,6 @@ class Cli:
         return self.lines[-1].get("error", {}).get("code")
 
 
-def kill(d):
-    d.expect_exit = None
-    for pid in d.pids():
-        with contextlib.suppress(ProcessLookupError):  # a worker ends by itself when tandemd has gone
-            send_signal(pid, signal.SIGKILL)
-    d.process.wait()
-    wait_for(lambda: not d.pids(), "its processes have gone")
-
-
 def leave(d):
     """SIGTERM where every job goes on at the next daemon: none is waited for."""
     d.process.terminate()

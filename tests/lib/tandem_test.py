@@ -370,6 +370,13 @@ class Daemon:
                 out.append(int(path.split("/")[2]))
         return out
 
+    def kill(self):
+        """tandemd and its workers at once, as when a machine loses its power. They are gone when it returns: until then
+        the socket would answer, and another tandemd refuse to start."""
+        self.expect_exit = None
+        self._kill()
+        wait_for(lambda: not self.pids(), "the end of its processes")
+
     def _kill(self):
         if not self.process:
             return

@@ -9,7 +9,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
-from lives import PATIENT, end, kill  # noqa: E402
+from lives import PATIENT, end  # noqa: E402
 from tandem_bus import Bus  # noqa: E402
 from http_test import Gateway  # noqa: E402
 
@@ -141,7 +141,7 @@ def python_goes_on():
         wait_for(lambda: "serving on bus" in d.log(), "tandemd on the bus", 20)
         want = subprocess.run(command, env=env, stdout=subprocess.PIPE, timeout=120 * SLOW).stdout
         check(len(want) > 500, "a text", want)
-        for goes in (kill, end):
+        for goes in (Daemon.kill, end):
             for _ in range(5):
                 with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as reader:
                     head = reader.stdout.read(100)
