@@ -21,9 +21,25 @@ PICTURE = os.environ.get("TANDEM_PAGE_PICTURE")
 ENTER = "\ue007"
 STORY = "Tell me a story about a king and his three sons."
 NOTES = "article.assistant .note"
-# Keeps what the page asks for.
-WATCH = """const real = fetch; window.asked = [];
-fetch = (path, o) => { if (o.body) asked.push(JSON.parse(o.body)); return real(path, o); }"""
+# Keeps what the page asks for. An answer reaches it event by event, and none while held() is true. So a test can look
+# at an answer that is half there, however fast the model and however slow the browser.
+WATCH = """const real = fetch; window.asked = []; window.held = () => false;
+fetch = async (path, o) => {
+  if (!o.body)
+    return real(path, o);
+  asked.push(JSON.parse(o.body));
+  const r = await real(path, o), encoder = new TextEncoder();
+  const gate = new TransformStream({
+    async transform(text, controller) {
+      for (const event of text.split(/(?<=\\n\\n)/)) {
+        while (held() && !o.signal.aborted)
+          await new Promise(wake => setTimeout(wake, 10));
+        controller.enqueue(encoder.encode(event));
+        await new Promise(wake => setTimeout(wake, 0));
+      }
+    }});
+  return new Response(r.body.pipeThrough(new TextDecoderStream()).pipeThrough(gate), r);
+}"""
 
 
 class Browser:
@@ -88,6 +104,13 @@ class Browser:
     def open(self, gateway):
         self.ask("POST", "/url", {"url": f"http://127.0.0.1:{gateway.port}/"})
         self.run(WATCH)
+
+    def hold(self, condition):
+        """From now on answers are held back while this expression is true in the page."""
+        self.run(f"window.n_held = 0; window.held = () => ({condition}) && ++n_held")
+
+    def wait_held(self):
+        wait_for(lambda: self.run("return n_held"), "an answer that is held back", 30)
 
     def value(self, selector):
         return self.run("return document.querySelector(arguments[0]).value", selector)
@@ -208,22 +231,23 @@ def conversations():
         b.set("#limit", "")
 
         # A long answer is followed, but for one who reads above. Enter does not end it.
+        b.hold("chat.scrollHeight > chat.clientHeight + 300")
         b.type("#text", STORY + ENTER)
-        wait_for(lambda: b.run("return chat.scrollHeight > chat.clientHeight + 300"), "more than the window holds", 30)
-        with Paused(d):
-            check(b.below() < 40, "the end is in the window", b.below())
-            b.run("chat.scrollTop = 0")
-            wait_for(lambda: not b.run("return following"), "the page knows that someone reads above")
-            size = b.run("return chat.scrollHeight")
-        wait_for(lambda: b.run("return chat.scrollHeight") > size, "more text", 30)
-        with Paused(d):
-            equal(b.run("return chat.scrollTop"), 0, "one who reads above stays there")
-            b.type("#text", "And make it funny" + ENTER)
-            equal((b.value("#text"), b.shown("#stop"), len(b.texts("article.user"))), ("And make it funny", True, 2),
-                  "Enter while an answer comes leaves both as they are")
-            b.set("#text", "")
-            b.click("#stop")
-            b.last_note("stopped")
+        b.wait_held()
+        wait_for(lambda: b.below() < 40, "the end is in the window")
+        b.run("chat.scrollTop = 0")
+        wait_for(lambda: not b.run("return following"), "the page knows that someone reads above")
+        size = b.run("return chat.scrollHeight")
+        b.hold(f"chat.scrollHeight > {size}")
+        b.wait_held()
+        equal(b.run("return chat.scrollTop"), 0, "one who reads above stays there")
+        b.type("#text", "And make it funny" + ENTER)
+        equal((b.value("#text"), b.shown("#stop"), len(b.texts("article.user"))), ("And make it funny", True, 2),
+              "Enter while an answer comes leaves both as they are")
+        b.set("#text", "")
+        b.click("#stop")
+        b.last_note("stopped")
+        b.hold("false")
         story = [{"role": "user", "content": STORY}, {"role": "assistant", "content": b.texts(".answer")[1]}]
 
         # Stopped before it has said anything, and refused. Empty fields send nothing.
@@ -266,9 +290,11 @@ def conversations():
 
         # A new chat gets nothing of an answer to the old one.
         b.set("#limit", "")
+        b.hold("[...document.querySelectorAll('.answer')].pop().textContent")
         b.type("#text", STORY + ENTER)
-        wait_for(lambda: b.texts(".answer")[-1], "an answer", 30)
+        b.wait_held()
         b.click("#clear")
+        b.hold("false")
         equal(b.run("return document.activeElement.id"), "text", "where the focus is")
         b.set("#limit", "5")
         b.type("#text", "What is 2+2?" + ENTER)
