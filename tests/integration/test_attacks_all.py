@@ -12,7 +12,8 @@ What must hold:
   frames (256 MiB), waiting texts (128 MiB) and vocabularies (1 GiB), and 300 MiB for caches and small models;
 - afterwards, when the attackers have left and idle models are unloaded, it is within 10% of before. Before is a daemon
   that has had WARM_S of all attacks, so that its threads run and its tables and the workers' segments have been written
-  once. Both times the same models were described last, as the cache of what is known of models holds megabytes;
+  once. Both times the same models were described last, as the cache of what is known of models holds megabytes.
+  Pages of programs and files do not count here, since the kernel drops and reads them as it likes;
 - it is within 3 MiB of a daemon that has described these models and was never attacked.
 
 The attackers run in a process for each user."""
@@ -358,14 +359,14 @@ class Bystander:
             w.close()
 
 
-def parts(d):
+def parts(d, files=True):
     """{(program, kind of mapping): bytes} of tandemd, its workers and gates; what they share counts once."""
     kinds = {}
     for pid in d.pids():
         with contextlib.suppress(OSError, ValueError):
             with open(f"/proc/{pid}/comm") as f:
                 name = f.read().strip()
-            for kind, size in process_memory.mappings(pid).items():
+            for kind, size in process_memory.mappings(pid, files).items():
                 kinds[name, kind] = kinds.get((name, kind), 0) + size
     return kinds
 
@@ -386,7 +387,7 @@ def settled(d, seconds=6):
     while time.monotonic() < end or any(m["state"] == "loaded" for m in d.status()["models"]):
         check(time.monotonic() < end + 60 * SLOW, "idle models are unloaded", d.status()["models"])
         time.sleep(0.5)
-    return parts(d)
+    return parts(d, files=False)
 
 
 def own_gap(d):

@@ -123,9 +123,9 @@ def damaged_pages():
                 want[i] = plain.generate(ids=text(i), n=12).ids
             same_ids(r.ids, want[i], f"ids in turn {turn}")
             kept(d, len(text(i)) // PAGE)
-            files = [p for p in pages(d) if os.path.isfile(p)]
+            files = [p for p in pages(d) if os.path.isfile(p) and os.path.getsize(p)]  # some were damaged before
             damage(rng, files, 12)
-            n_damaged += 12
+            n_damaged += min(12, len(files))
             d.cli("stop", "tale", check_exit=0)
         r = d.generate(ids=text(0), n=12)
         same_ids(r.ids, want[0], "ids at last")

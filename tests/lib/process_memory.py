@@ -16,9 +16,10 @@ def status_field(pid, name):
         return int(re.search(rf"^{name}:\s+(\d+)", f.read(), re.M).group(1))
 
 
-def mappings(pid):
-    """{kind: bytes of Pss}: by memfd name, by file name, or "anonymous". PermissionError where smaps is closed."""
-    kinds, kind = {}, ""
+def mappings(pid, files=True):
+    """{kind: bytes of Pss}: by memfd name, by file name, or "anonymous". PermissionError where smaps is closed. Without
+    `files`, pages of programs, libraries and models are left out: the kernel drops and reads them as it likes."""
+    kinds, kind, counts = {}, "", True
     with open(f"/proc/{pid}/smaps") as f:
         for line in f:
             if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
@@ -27,7 +28,8 @@ def mappings(pid):
                 m = re.match(r"/memfd:([\w.-]+)", path)
                 plain = "anonymous" if not path or path.startswith("[") else os.path.basename(path)
                 kind = m.group(1) if m else plain
-            elif line.startswith("Pss:"):
+                counts = files or m or plain == "anonymous"
+            elif line.startswith("Pss:") and counts:
                 kinds[kind] = kinds.get(kind, 0) + (int(line.split()[1]) << 10)
     return kinds
 
