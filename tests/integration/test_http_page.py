@@ -1,144 +1,19 @@
-"""The chat page at / of tandem-http: who gets it and with which headers, and a chat in headless Chromium, driven by
-ChromeDriver over its own protocol (W3C WebDriver). TANDEM_PAGE_PICTURE names a PNG to keep of it."""
-import base64
-import json
+"""The chat page at / of tandem-http: who gets it and with which headers, and chats in headless Chromium with the tests'
+models. TANDEM_PAGE_PICTURE names a PNG to keep of it."""
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
 from http_test import *  # noqa: E402,F403
+from page_browser import ENTER, NOTES, Browser  # noqa: E402
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 PICTURE = os.environ.get("TANDEM_PAGE_PICTURE")
-ENTER = "\ue007"
 STORY = "Tell me a story about a king and his three sons."
-NOTES = "article.assistant .note"
-# Keeps what the page asks for. An answer reaches it event by event, and none while held() is true. So a test can look
-# at an answer that is half there, however fast the model and however slow the browser.
-WATCH = """const real = fetch; window.asked = []; window.held = () => false;
-fetch = async (path, o) => {
-  if (!o.body)
-    return real(path, o);
-  asked.push(JSON.parse(o.body));
-  const r = await real(path, o), encoder = new TextEncoder();
-  const gate = new TransformStream({
-    async transform(text, controller) {
-      for (const event of text.split(/(?<=\\n\\n)/)) {
-        while (held() && !o.signal.aborted)
-          await new Promise(wake => setTimeout(wake, 10));
-        controller.enqueue(encoder.encode(event));
-        await new Promise(wake => setTimeout(wake, 0));
-      }
-    }});
-  return new Response(r.body.pipeThrough(new TextDecoderStream()).pipeThrough(gate), r);
-}"""
-
-
-class Browser:
-    def __init__(self, folder):
-        for program in ("chromedriver", "chromium"):
-            if not shutil.which(program):
-                raise Skip("no chromium and chromedriver (Debian: chromium-driver)")
-        self.log = open(os.path.join(folder, "chromedriver.log"), "w+")
-        self.process = subprocess.Popen(["chromedriver", "--port=0"], stdout=self.log, stderr=self.log,
-                                        env=dict(os.environ, HOME=folder))
-        try:
-            self.base = f"http://127.0.0.1:{int(wait_for(self._port, 'the port of chromedriver', 20))}"
-            arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                         "--window-size=900,760", f"--user-data-dir={folder}/chromium"]
-            r = self.ask("POST", "/session", {"capabilities": {"alwaysMatch": {
-                "goog:chromeOptions": {"args": arguments}, "goog:loggingPrefs": {"browser": "ALL"}}}})
-            self.base += "/session/" + r["sessionId"]
-        except BaseException:
-            self.process.kill()
-            raise
-
-    def _port(self):
-        self.log.seek(0)
-        found = re.search(r"started successfully on port (\d+)", self.log.read())
-        return found and found[1]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        try:
-            self.ask("DELETE", "")
-        finally:
-            self.process.terminate()
-            self.process.wait(10)
-            self.log.close()
-
-    def ask(self, method, path, body=None):
-        request = urllib.request.Request(self.base + path, method=method,
-                                         data=None if body is None else json.dumps(body).encode(),
-                                         headers={"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=60) as r:
-                return json.load(r)["value"]
-        except urllib.error.HTTPError as e:
-            raise AssertionError(f"{method} {path}: {e.read()[:600]}") from e
-
-    def run(self, script, *args):
-        return self.ask("POST", "/execute/sync", {"script": script, "args": list(args)})
-
-    def type(self, selector, text):
-        element = self.ask("POST", "/element", {"using": "css selector", "value": selector})
-        self.ask("POST", "/element/" + next(iter(element.values())) + "/value", {"text": text})
-
-    def click(self, selector):
-        element = self.ask("POST", "/element", {"using": "css selector", "value": selector})
-        self.ask("POST", "/element/" + next(iter(element.values())) + "/click", {})
-
-    def texts(self, selector):
-        return self.run("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector)
-
-    def open(self, gateway):
-        self.ask("POST", "/url", {"url": f"http://127.0.0.1:{gateway.port}/"})
-        self.run(WATCH)
-
-    def hold(self, condition):
-        """From now on answers are held back while this expression is true in the page."""
-        self.run(f"window.n_held = 0; window.held = () => ({condition}) && ++n_held")
-
-    def wait_held(self):
-        wait_for(lambda: self.run("return n_held"), "an answer that is held back", 30)
-
-    def value(self, selector):
-        return self.run("return document.querySelector(arguments[0]).value", selector)
-
-    def set(self, selector, value):
-        self.run("document.querySelector(arguments[0]).value = arguments[1]", selector, value)
-
-    def shown(self, selector):
-        return self.run("return document.querySelector(arguments[0]).checkVisibility()", selector)
-
-    def disabled(self, selector):
-        return self.run("return document.querySelector(arguments[0]).disabled", selector)
-
-    def asked(self):
-        """The bodies of all requests since the page was opened."""
-        return self.run("return asked")
-
-    def last_note(self, *words):
-        """Waits until the last answer is over, and its note has these words."""
-        def note():
-            notes = [] if self.run("return running !== null") else self.texts(NOTES)[-1:]
-            return notes[0] if notes and all(w in notes[0] for w in words) else None
-        return wait_for(note, f"a note with {words}", 30)
-
-    def below(self):
-        """How many pixels of the chat are below the window."""
-        return self.run("const c = document.getElementById('chat');"
-                        "return c.scrollHeight - c.scrollTop - c.clientHeight")
 
 
 class Paused:
@@ -181,36 +56,36 @@ def who_gets_it():
 @test
 def a_chat():
     with Daemon(placement=None, hang_ms=60000) as d, Gateway(d) as g, Browser(d.dir) as b:
-        b.ask("POST", "/url", {"url": f"http://127.0.0.1:{g.port}/"})
+        b.open(g)
         wait_for(lambda: b.texts("#model option"), "the models")
         equal(b.texts("#model option")[0], "tale", "the default model is first")
         b.run("document.getElementById('temperature').value = 0; document.getElementById('limit').value = 60")
         if PICTURE:
-            b.type("#text", "Tell me a story about a king and his three sons.\ue007")
-            wait_for(lambda: any("tokens" in t for t in b.texts("article.assistant .note")), "a story")
-            with open(PICTURE, "wb") as f:
-                f.write(base64.b64decode(b.ask("GET", "/screenshot")))
+            b.type("#text", STORY + ENTER)
+            b.last_note("60 tokens")
+            b.picture(PICTURE)
             b.click("#clear")
-        b.type("#text", "Once upon a time <b>there</b> was\ue007")  # Enter
-        note = wait_for(lambda: [t for t in b.texts("article.assistant .note") if "tokens" in t], "an answer", 30)[0]
+        b.type("#text", "Once upon a time <b>there</b> was" + ENTER)
+        note = b.last_note("60 tokens")
         check(re.match(r"tale: 60 tokens, [\d.]+ a second, cut at the limit", note), "what stands below it", note)
         want = g.post("/v1/chat/completions", {
             "model": "tale", "temperature": 0, "max_tokens": 60,
             "messages": [{"role": "user", "content": "Once upon a time <b>there</b> was"}]})
-        equal(b.texts("article.assistant .answer"), [want["choices"][0]["message"]["content"]], "the answer")
+        text = want["choices"][0]["message"]["content"]
+        equal(b.said(), [text], "the answer")
+        equal("".join(b.texts(".answer")).split(), text.split(), "the answer on the screen")
         equal(b.texts("article.user"), ["Once upon a time <b>there</b> was"], "a prompt is text, not HTML")
         with Paused(d):
-            b.type("#text", "And then\ue007")
+            b.type("#text", "And then" + ENTER)
             wait_for(lambda: d.status().get("jobs_running", 0), "the second job")
-            equal((b.shown("#stop"), b.disabled("#send")), (True, True), "the buttons while it runs")
+            equal((b.shown("#stop"), b.disabled("#send")), (True, True), "the buttons while it runs, of an empty box")
             b.click("#stop")
             wait_for(lambda: b.texts(NOTES)[1:] == ["tale: stopped"], "it has stopped")
             equal((b.shown("#stop"), b.disabled("#send")), (False, False), "the buttons afterwards")
         wait_for(lambda: not d.status().get("jobs_running", 0), "the job ends too", 20)
         b.click("#clear")
         equal(b.texts("article"), [], "a new chat")
-        errors = [e["message"] for e in b.ask("POST", "/se/log", {"type": "browser"}) if e["level"] == "SEVERE"]
-        equal(errors, [], "errors in the browser's console")
+        equal(b.errors(), [], "errors in the browser's console")
 
 
 @test
@@ -219,7 +94,7 @@ def conversations():
     with Daemon(placement=None, hang_ms=60000) as d, Gateway(d) as g, Browser(d.dir) as b:
         b.open(g)
         wait_for(lambda: b.value("#model"), "the models")
-        b.ask("POST", "/window/rect", {"width": 900, "height": 420})
+        b.size(900, 420)
         b.set("#temperature", "0")
         b.set("#limit", "20")
         b.type("#text", "    if x:" + ENTER)
@@ -227,10 +102,10 @@ def conversations():
         first = b.asked()[0]
         equal((first["messages"], first["temperature"], first["max_tokens"]),
               ([{"role": "user", "content": "    if x:"}], 0, 20), "what was asked; an indentation is kept")
-        turn = [first["messages"][0], {"role": "assistant", "content": b.texts(".answer")[0]}]
+        turn = [first["messages"][0], {"role": "assistant", "content": b.said()[0]}]
         b.set("#limit", "")
 
-        # A long answer is followed, but for one who reads above. Enter does not end it.
+        # A long answer is followed, but for one who reads above. Enter does not end it; a stop sends nothing.
         b.hold("chat.scrollHeight > chat.clientHeight + 300")
         b.type("#text", STORY + ENTER)
         b.wait_held()
@@ -244,11 +119,12 @@ def conversations():
         b.type("#text", "And make it funny" + ENTER)
         equal((b.value("#text"), b.shown("#stop"), len(b.texts("article.user"))), ("And make it funny", True, 2),
               "Enter while an answer comes leaves both as they are")
-        b.set("#text", "")
         b.click("#stop")
         b.last_note("stopped")
+        equal((b.value("#text"), len(b.asked())), ("And make it funny", 2), "a text that waited is still there")
+        b.set("#text", "")
         b.hold("false")
-        story = [{"role": "user", "content": STORY}, {"role": "assistant", "content": b.texts(".answer")[1]}]
+        story = [{"role": "user", "content": STORY}, {"role": "assistant", "content": b.said()[1]}]
 
         # Stopped before it has said anything, and refused. Empty fields send nothing.
         b.set("#temperature", "")
@@ -338,7 +214,7 @@ def with_a_key():
         with open(os.open(keys, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
             f.write("alice 12345678\n")
         with Gateway(d, "--api-key-file", keys) as g, Browser(d.dir) as b:
-            b.ask("POST", "/url", {"url": f"http://127.0.0.1:{g.port}/"})
+            b.open(g)
             wait_for(lambda: any("API key" in t for t in b.texts(".wrong")), "the page says what is missing")
             b.type("#key", "12345678\t")
             wait_for(lambda: "tale" in b.texts("#model option"), "the models, with the key")

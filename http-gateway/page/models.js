@@ -1,0 +1,109 @@
+/* ---- models, and what is set ---- */
+
+const ASK_AGAIN_MS = 3000; // for the models, while no list comes
+let listing = null, complaint = null, again = 0;
+let known = []; // what the server told of each model
+
+const remembered = { // small things; a browser may refuse to keep anything, then until the page is closed
+  get(name) { try { return localStorage.getItem(name); } catch { return null; } },
+  set(name, value) { try { localStorage.setItem(name, value); } catch { /* see above */ } },
+};
+
+function complain(text) {
+  if (text && !complaint)
+    $("complaint").append(complaint = element("p", "wrong"));
+  if (!text && complaint) {
+    complaint.remove();
+    complaint = null;
+  }
+  if (complaint && complaint.textContent !== text) // it would be read out again
+    complaint.textContent = text;
+}
+
+function showModels(models) {
+  const names = models.map(m => m.id), usual = models.find(m => m.default), before = $("model").value;
+  if (!names.length)
+    throw {message: "There is no model yet: “tandem pull” or “tandem add” brings one."};
+  known = models;
+  if (names.join("\n") !== [...$("model").options].map(o => o.value).join("\n")) // an open list stays as it is
+    $("model").replaceChildren(...names.map(name => new Option(name)));
+  const wanted = [before, remembered.get("model"), usual && usual.id];
+  $("model").value = wanted.find(name => names.includes(name)) || names[0];
+  describeModel();
+}
+
+async function readModels() {
+  clearTimeout(again);
+  try {
+    const r = await fetch("/v1/models", {headers: headers()});
+    if (!r.ok)
+      throw await failure(r);
+    showModels((await r.json()).data);
+    complain("");
+  } catch (e) {
+    if (e.status === 401)
+      $("key-label").hidden = false;
+    else
+      again = setTimeout(listModels, ASK_AGAIN_MS);
+    complain(explain(e));
+  }
+}
+
+function listModels() {
+  listing = listing || readModels().finally(() => { listing = null; });
+  return listing;
+}
+
+function settings() {
+  const s = {model: $("model").value, stream: true, stream_options: {include_usage: true}};
+  if ($("temperature").value)
+    s.temperature = Number($("temperature").value);
+  if ($("limit").value)
+    s.max_tokens = Number($("limit").value);
+  if ($("seed").value)
+    s.seed = Number($("seed").value);
+  if ($("system").value.trim())
+    s.system = $("system").value;
+  return s;
+}
+
+const FIELDS = ["system", "temperature", "limit", "seed"];
+
+function keepSettings() {
+  remembered.set("settings", JSON.stringify(Object.fromEntries(FIELDS.map(id => [id, $(id).value]))));
+}
+
+function restoreSettings() {
+  let values = {};
+  try {
+    values = JSON.parse(remembered.get("settings")) || {};
+  } catch { /* as if nothing was set */ }
+  for (const id of FIELDS)
+    $(id).value = String(values[id] || "");
+}
+
+// Whether what is set can be sent; if not, it is shown.
+function settingsAreGood() {
+  const wrong = FIELDS.map($).find(field => !field.checkValidity());
+  if (wrong && !$("settings").open)
+    $("settings").showModal();
+  return !wrong || wrong.reportValidity();
+}
+
+/* The speed of the last answers, so that the empty page can tell what to expect. */
+
+function rememberSpeed(model, rate) {
+  let speeds = {};
+  try {
+    speeds = JSON.parse(remembered.get("speeds")) || {};
+  } catch { /* none is known */ }
+  remembered.set("speeds", JSON.stringify({...speeds, [model]: Math.round(rate)}));
+}
+
+function speedOf(model) {
+  try {
+    return Number(JSON.parse(remembered.get("speeds"))[model]) || 0;
+  } catch {
+    return 0;
+  }
+}
