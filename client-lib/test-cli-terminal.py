@@ -260,7 +260,8 @@ class Chat(unittest.TestCase):
                             (b"/load /none\r", b"cannot open /none"), (b"/set temp hot\r", b"'hot' is not"),
                             (b"/set temp 0.25\r", b"Set."), (b"/model %s\r" % b"tale", b"Now: tale."),
                             (b"/clear\r", b"A new conversation."),
-                            (b"/set\r", b"repeat-penalty"), (b"/set n 40\r", b"Set."),
+                            (b"/set\r", b"repeat-penalty"), (b"/set temp\r", b"It is set to 0.25."),
+                            (b"/set n 40\r", b"Set."),
                             (b"/set parameter temperature 0.25\r", b"did you mean temp?"),
                             (b"/set tokens 60\r", b"did you mean max-tokens?"), (b"/list\r", b"* tale, loaded"),
                             (b"/set parameter temp 0.25\r", b"Set."),
@@ -298,14 +299,15 @@ class Chat(unittest.TestCase):
         t = Terminal("chat")
         t.until_prompt()
         fcntl.ioctl(t.master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
-        for keys, last in ((b"/help\r", b"leaves"), (b"/set\r", b"numerics"), (b"/set temp hot\r", b"options)")):
+        for keys, last in ((b"/help\r", b"leaves"), (b"/set\r", b"verbose"), (b"/set seed\r", b"It is not set"),
+                           (b"/set temp hot\r", b"options)")):
             t.output = b""
             t.type(keys)
             t.until(last)
             t.until_prompt()
             lines = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", t.output).decode().replace("\r", "").split("\n")[1:]
             self.assertEqual([line for line in lines if len(line) > 49], [], keys)
-            self.assertTrue(any(line.startswith(" " * 8) for line in lines), lines)
+            self.assertTrue(any(line.startswith(" " * 8) for line in lines) or keys == b"/set\r", lines)
         t.type(b"\x04")
         self.assertEqual(t.finish(), 0)
         r = tandem("doctor", "--root", "/nonexistent")
@@ -346,8 +348,8 @@ class Chat(unittest.TestCase):
         t.until_prompt()
         self.ask_in_vain(t, b"/set schema /none\r", b"cannot open /none")
         self.assertNotIn(b"Set.", t.output)
-        self.ask_in_vain(t, b"/set\r", b"numerics")
-        self.assertNotIn(b"set to .", t.output)
+        self.ask_in_vain(t, b"/set\r", b"verbose")
+        self.assertIn(b"Nothing is set.", t.output)
         t.type(b"\x04")
         self.assertEqual(t.finish(), 0)
 
@@ -419,15 +421,17 @@ class Chat(unittest.TestCase):
         before.pop("seed"), last.pop("seed")
         self.assertEqual(after, before)
         self.assertEqual(last, before)  # a file that cannot be read brings nothing back
-        self.assertIn(b"--schema needs a value; default takes it back", r.stderr)
+        self.assertIn(b"schema FILE  the text is JSON", r.stdout)
 
     def test_set_list(self):
-        """Its second column is straight, and what a chat does not have is not in it."""
-        lines = tandem("chat", stdin=b"/set\n").stdout.decode().splitlines()
-        self.assertGreater(len(lines), 20)
-        self.assertEqual([line for line in lines if line[22:24] != "  " or line[24:25] in " "], [])
-        names = [line.split()[0] for line in lines]
+        """What is set in two columns, then the options by their names; what a chat does not have is not in it."""
+        lines = tandem("chat", stdin=b"/set temp 0.5\n/set n 7\n/set\n").stdout.decode().splitlines()
+        self.assertEqual(lines[:3], ["max-tokens            7", "temp                  0.5", ""])
+        self.assertLess(len(lines), 20)
+        names = " ".join(lines[4:]).split()
+        self.assertGreater(len(names), 20)
         self.assertIn("logit-bias", names)
+        self.assertIn(b"a chat shows no log-probabilities", tandem("chat", stdin=b"/set top-logprobs 3\n").stderr)
         for name in ("top-logprobs", "placement", "prefill-chunk", "ignore-end"):
             self.assertNotIn(name, names)
 

@@ -60,7 +60,7 @@ class Usage(unittest.TestCase):
         self.usage("status", "x", names="'x'")
         self.usage("nope", names="nope")
         self.assertIn("did you mean generate?", self.usage("genrate"))
-        for said, meant in (("list", "models"), ("ask", "generate"), ("delete", "rm")):
+        for said, meant in (("serve", "tandemd"), ("ask", "generate"), ("delete", "rm")):
             self.assertIn(f"did you mean {meant}?", self.usage(said))
         for said, meant in (("--temperature", "temp"), ("--num_predict", "max-tokens"), ("--tmep", "temp")):
             self.assertIn(f"did you mean --{meant}?", self.usage("generate", said, "1", "x"))
@@ -78,9 +78,11 @@ class Usage(unittest.TestCase):
         self.assertEqual((r.returncode, r.stderr), (0, b""))
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
-                         "generate chat run status doctor report models ps show pull add rm jobs cancel restart load "
-                         "unload stop launch cache tokenize embed score schema-check render render-template bench top "
-                         "trace help".split())
+                         "run chat generate models pull add cp show rm ps load unload stop status jobs top cancel "
+                         "cache restart doctor launch embed score tokenize schema-check render render-template bench "
+                         "trace report help".split())
+        self.assertEqual(re.findall(r"^(\w.*):$", r.stdout.decode(), re.M),
+                         ["talk to a model", "models", "what runs here", "for programs", "measure"])
         for command in commands:
             a, b = tandem("help", command), tandem(command, "--help")
             self.assertEqual((a.returncode, a.stdout, a.stderr), (0, b.stdout, b""))

@@ -185,6 +185,12 @@ static void set_option(struct chat *chat, const char *text)
                 return;
         }
         value = strchr(text, ' ');
+        if (settings_is_for_json(text, value ? (size_t)(value - text) : strlen(text))) {
+                complain("a chat shows no log-probabilities; `tandem generate --json` does");
+                return;
+        }
+        if (!value && settings_explain(&chat->given.job, text, strlen(text)))
+                return;
         if (value && settings_switch(&chat->given.job, text, (size_t)(value - text), value + strspn(value, " "))) {
                 say_line("Set.\n");
                 return;
@@ -369,8 +375,7 @@ static const struct chat_command {
         { { "/set" },
           "OPTION VALUE",
           true,
-          "an option as on the command line: /set temp 0.2; /set temp default takes it back; alone: all options, and "
-          "what is set",
+          "an option as on the command line: /set temp 0.2; /set temp default takes it back; alone: what is set",
           set_option },
         { { "/stats" }, NULL, false, "show the speed after each answer, or stop showing it", toggle_stats },
         { { "/bye", "/quit", "/exit" }, NULL, false, "leave (Ctrl-D does, too)", NULL },

@@ -47,6 +47,8 @@ int answer_lines(int (*answer)(const char *line, size_t size, char **ret));
 /* What to ask the library for: the name as it is, or the file in the caller's own folder where the daemon does not look
  * there. The library hands that over. The text is valid until the next call. */
 const char *cli_model(struct tandem *tandem, const char *name);
+/* The name without ":latest", which Ollama's users write behind names. The text is valid until the next call. */
+const char *cli_plain_name(const char *name);
 /* A draft is asked for by its name alone. A file, also one in the caller's own folder, is passed to the daemon before:
  * its whole path is its name from then on, for this user. The text is valid until the next call. */
 int cli_take_draft(struct tandem *tandem, struct tandem_generate_options *options, struct tandem_error *err);

@@ -8,8 +8,14 @@
 const struct command *const *commands;
 size_t n_commands;
 
+/* What other programs call a command, where it is the same. */
+static const char *const aliases[][2] = { { "ls", "models" }, { "list", "models" } };
+
 const struct command *command_find(const char *name)
 {
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(aliases); i++)
+                if (strcmp(aliases[i][0], name) == 0)
+                        name = aliases[i][1];
         for (size_t i = 0; i < n_commands; i++)
                 if (strcmp(commands[i]->name, name) == 0)
                         return commands[i];
@@ -34,8 +40,6 @@ static int unknown_command(const char *fmt, ...)
 static const struct {
         const char *said, *is, *more;
 } synonyms[] = {
-        { "list", "models", "" },
-        { "ls", "models", "" },
         { "serve", "tandemd", " (`tandemd --user &`, or `sudo systemctl start tandemd.socket`)" },
         { "start", "tandemd", " (`tandemd --user &`, or `sudo systemctl start tandemd.socket`)" },
         { "delete", "rm", "" },

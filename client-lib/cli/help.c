@@ -2,6 +2,7 @@
 #include "client-lib/cli/cli.h"
 
 #define WIDTH 80
+#define COMMAND_COLUMNS 15
 #define OPTION_COLUMN_MAX 28 /* where the text of an option begins at the latest */
 
 static const char program_end[] =
@@ -147,22 +148,53 @@ static unsigned widest_arg(const struct arg *args, size_t n)
         return most;
 }
 
+static bool is_for_tests(const struct arg *arg)
+{
+        for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++)
+                if (strcmp(tdm_job_option_flag(&tdm_job_options[i]), arg->name) == 0)
+                        return tdm_job_options[i].for_tests;
+        return false;
+}
+
 static void write_command(struct buf *to, const struct command *command)
 {
-        size_t n_job_args;
+        size_t n_job_args, n_plain = 0;
         const struct arg *job_args = job_args_table(command->job_args, &n_job_args);
         unsigned column = TDM_MAX(widest_arg(command->args, command->n_args), widest_arg(job_args, n_job_args)) + 2;
 
         column = TDM_MIN(column, OPTION_COLUMN_MAX);
         buf_printf(to, "usage: tandem %s%s%s\n\n", command->name, *command->usage ? " " : "", command->usage);
         write_paragraphs(to, command->about);
-        if (command->n_args + n_job_args > 0)
-                buf_puts(to, "\n");
-        write_options(to, command->args, command->n_args, column);
-        write_options(to, job_args, n_job_args, column);
         if (command->examples) {
                 buf_puts(to, "\nexamples:\n");
                 write_paragraphs(to, command->examples);
+        }
+        if (command->n_args + n_job_args > 0)
+                buf_puts(to, "\noptions:\n");
+        write_options(to, command->args, command->n_args, column);
+        while (n_plain < n_job_args && !is_for_tests(&job_args[n_plain]))
+                n_plain++;
+        write_options(to, job_args, n_plain, column);
+        if (n_plain < n_job_args)
+                buf_puts(to, "\nfor tests:\n");
+        write_options(to, job_args + n_plain, n_job_args - n_plain, column);
+}
+
+/* The command that stands first below a heading. */
+static const struct {
+        const char *command, *heading;
+} headings[] = {
+        { "run", "talk to a model" }, { "models", "models" }, { "status", "what runs here" },
+        { "launch", "for programs" }, { "bench", "measure" },
+};
+
+static void write_commands(struct buf *to)
+{
+        for (size_t i = 0; i < n_commands; i++) {
+                for (size_t k = 0; k < TDM_ARRAY_SIZE(headings); k++)
+                        if (strcmp(headings[k].command, commands[i]->name) == 0)
+                                buf_printf(to, "%s%s:\n", k ? "\n" : "", headings[k].heading);
+                buf_printf(to, "  %-*s  %s\n", COMMAND_COLUMNS, commands[i]->name, commands[i]->summary);
         }
 }
 
@@ -174,8 +206,7 @@ static void write_program(struct buf *to)
                      "\n"
                      "usage: tandem [--socket PATH] COMMAND [ARGUMENTS]\n"
                      "\n");
-        for (size_t i = 0; i < n_commands; i++)
-                buf_printf(to, "  %-9s  %s\n", commands[i]->name, commands[i]->summary);
+        write_commands(to);
         buf_puts(to, "\n");
         write_options(to, args_of_all, n_args_of_all, 21);
         write_options(to, &version, 1, 21);

@@ -65,9 +65,23 @@ static char *own_path(struct tandem *tandem, const char *name)
         return path && !daemon_finds(tandem, name, path) ? steal_ptr(&path) : NULL;
 }
 
-const char *cli_model(struct tandem *tandem, const char *name)
+const char *cli_plain_name(const char *name)
+{
+        static const char tag[] = ":latest";
+        static char kept[512];
+        size_t n = name ? strlen(name) : 0;
+
+        if (n < sizeof(tag) || n >= sizeof(kept) || strchr(name, '/') || strcmp(name + n - strlen(tag), tag) != 0)
+                return name;
+        memcpy(kept, name, n - strlen(tag));
+        kept[n - strlen(tag)] = '\0';
+        return kept;
+}
+
+const char *cli_model(struct tandem *tandem, const char *said)
 {
         static char kept[4352];
+        const char *name = cli_plain_name(said);
         _cleanup_(freep) char *path = is_plain_name(name) ? own_path(tandem, name) : NULL;
 
         if (!path || strlen(path) >= sizeof(kept))

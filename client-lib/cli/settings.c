@@ -3,7 +3,9 @@
 
 #include <inttypes.h>
 
-#define LIST_COLUMN 22 /* of the option's name and value */
+#define LIST_COLUMN 20 /* of the option's value */
+#define LIST_NAME 15   /* columns of a name in the list of all */
+#define LIST_WIDTH 79u
 
 /* A value as it would be typed. */
 static void write_value(struct buf *to, const struct arg *arg, const void *at)
@@ -48,37 +50,6 @@ static bool is_for_chat(const struct arg *arg)
         return true;
 }
 
-void settings_list(const struct job_args *set)
-{
-        _cleanup_(buf_freep) struct buf text = { 0 };
-        size_t n;
-        const struct arg *args = job_args_table(JOB_ARGS_ALL, &n);
-        const char *base = (const char *)set;
-
-        out_lines(true);
-        for (size_t i = 0; i < n; i++) {
-                char name[64];
-
-                if (!is_for_chat(&args[i]))
-                        continue;
-                snprintf(name, sizeof(name), "%s%s%s", args[i].name, args[i].value ? " " : "",
-                         args[i].value ? args[i].value : "");
-                text.size = 0;
-                if (args[i].given_at && *(const bool *)(base + args[i].given_at)) {
-                        buf_puts(&text, "set to ");
-                        write_value(&text, &args[i], base + args[i].at);
-                        buf_puts(&text, ". ");
-                }
-                help_write_option(&text, &args[i]);
-                buf_add(&text, "", 1);
-                if (text.failed)
-                        break;
-                out_printf("%s%*s  %s\n", name, TDM_MAX(LIST_COLUMN - text_columns(name), 0), "", text.data);
-        }
-        out_lines(false);
-        out_flush();
-}
-
 /* By its name, or by its letter alone. */
 static const struct arg *find_setting(const char *name, size_t size)
 {
@@ -86,6 +57,82 @@ static const struct arg *find_setting(const char *name, size_t size)
         const struct arg *args = job_args_table(JOB_ARGS_ALL, &n), *by_name = args_find(args, n, name, size, 0);
 
         return by_name || size != 1 ? by_name : args_find(args, n, NULL, 0, name[0]);
+}
+
+static bool is_set(const struct job_args *set, const struct arg *arg)
+{
+        return arg->given_at && *(const bool *)((const char *)set + arg->given_at);
+}
+
+static void list_set(const struct job_args *set, const struct arg *args, size_t n)
+{
+        _cleanup_(buf_freep) struct buf text = { 0 };
+        size_t n_set = 0;
+
+        for (size_t i = 0; i < n; i++) {
+                if (!is_set(set, &args[i]))
+                        continue;
+                n_set++;
+                text.size = 0;
+                write_value(&text, &args[i], (const char *)set + args[i].at);
+                buf_add(&text, "", 1);
+                if (!text.failed)
+                        out_printf("%-*s  %s\n", LIST_COLUMN, args[i].name, text.data);
+        }
+        out_puts(n_set > 0 ? "\n" : "Nothing is set.\n\n");
+}
+
+void settings_list(const struct job_args *set)
+{
+        unsigned width = TDM_MIN(out_columns() ? out_columns() : LIST_WIDTH, LIST_WIDTH), at = 0;
+        size_t n;
+        const struct arg *args = job_args_table(JOB_ARGS_ALL, &n);
+
+        out_lines(true);
+        list_set(set, args, n);
+        out_puts("/set NAME VALUE sets an option, /set NAME explains it, /set NAME default takes it back:\n");
+        for (size_t i = 0; i < n; i++) {
+                unsigned columns = (unsigned)TDM_MAX(text_columns(args[i].name), LIST_NAME);
+
+                if (!is_for_chat(&args[i]))
+                        continue;
+                if (at > 0 && at + 2 + columns > width) {
+                        out_puts("\n");
+                        at = 0;
+                }
+                out_printf("  %-*s", LIST_NAME, args[i].name);
+                at += 2 + columns;
+        }
+        out_puts("\n");
+        out_lines(false);
+        out_flush();
+}
+
+bool settings_explain(const struct job_args *set, const char *name, size_t size)
+{
+        const struct arg *arg = find_setting(name, size);
+        _cleanup_(buf_freep) struct buf text = { 0 };
+
+        if (!arg || arg->range.type == TDM_VALUE_BOOL)
+                return false;
+        help_write_option(&text, arg);
+        buf_puts(&text, is_set(set, arg) ? ". It is set to " : ". It is not set");
+        if (is_set(set, arg))
+                write_value(&text, arg, (const char *)set + arg->at);
+        buf_add(&text, "", 1);
+        out_lines(true);
+        if (!text.failed)
+                out_printf("%s %s  %s.\n", arg->name, arg->value ? arg->value : "", text.data);
+        out_lines(false);
+        out_flush();
+        return true;
+}
+
+bool settings_is_for_json(const char *name, size_t size)
+{
+        const struct arg *arg = find_setting(name, size);
+
+        return arg && arg->given_at == offsetof(struct job_args, given.top_logprobs);
 }
 
 bool settings_take_back(struct job_args *set, const char *name, size_t size)
@@ -114,7 +161,7 @@ bool settings_is_given(const struct job_args *set, const char *name, size_t size
 {
         const struct arg *arg = find_setting(name, size);
 
-        return arg && arg->given_at && *(const bool *)((const char *)set + arg->given_at);
+        return arg && is_set(set, arg);
 }
 
 const char *settings_to_stop_thinking(const struct job_args *set)

@@ -4,8 +4,13 @@
 
 #include "client-lib/cli/cli.h"
 
-/* Prints the options that a chat has, and the values that were set. */
+/* Prints the values that were set, and the names of the options that a chat has. */
 void settings_list(const struct job_args *set);
+/* Prints what an option does and what it is set to. False: there is none of that name or letter, or it takes no
+ * value. */
+bool settings_explain(const struct job_args *set, const char *name, size_t size);
+/* Whether a chat could show nothing of what the option asks for. */
+bool settings_is_for_json(const char *name, size_t size);
 /* An option is again as if it had never been given. False: there is none of that name or letter. */
 bool settings_take_back(struct job_args *set, const char *name, size_t size);
 /* Sets an option that takes no value, where the word is "on" or "off". False: another option, or another word. */

@@ -67,6 +67,28 @@ def a_name_of_ones_own():
 
 
 @test
+def other_programs_words():
+    """What Ollama's users type: ls, cp, run -m, and a name with its tag."""
+    with Daemon(system=True) as d:
+        p = Person(d)
+        p.cli("add", p.file("story.gguf"))
+        check("linked" in p.cli("cp", "story", "twin"), "another name")
+        check("did you mean" not in p.cli("cp", "tale", "fable"), "of a model of the service")
+        equal({"story", "twin", "fable"} - set(p.rows()), set(), "the names")
+        check("already" in p.cli("cp", "story", "fable", status=1), "a name that another file has")
+        check("no model is named nosuch" in p.cli("cp", "nosuch", "x", status=1), "nothing to name")
+        p.cli("cp", "story", status=2)
+        equal(p.cli("ls"), p.cli("models"), "ls")
+        for args in (("run", "story:latest", "Hi"), ("run", "-m", "story", "Hi"),
+                     ("generate", "-m", "twin:latest", "Hi")):
+            check(p.cli(*args, "-n", "3", "--temp", "0").strip(), f"{args} says something")
+        check("one argument too many" in p.cli("run", "-m", "story", "one", "two", status=2), "one message")
+        check("story: unloaded" in p.cli("stop", "story:latest"), "stop")
+        check("story.gguf" in p.cli("show", "story:latest"), "show")
+        check("did you mean twin?" in p.cli("rm", "twin:latest", status=1), "rm takes a name to the letter")
+
+
+@test
 def embeds_too():
     with Daemon(system=True) as d:
         p = Person(d)

@@ -185,7 +185,7 @@ static int run_rm(struct cli *cli, int argc, char **argv)
         removing.name = bare;
         removing.folder = folder;
         removing.folder_fd = folder_fd;
-        removing.near = tdm_suggest_for(bare);
+        removing.near = tdm_suggest_for(cli_plain_name(bare));
         folder_each_name(folder_fd, count_meant, &removing);
         if (!removing.is_file && removing.n_others > 0)
                 return complain("%s are several models in %s, of %u parts and of another number; name one by a part of "

@@ -7,7 +7,7 @@ extern const struct command command_run;
 static int run_run(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(generate_options_deinit) struct generate_options given = { .chat = true };
-        const char *words[2] = { NULL };
+        const char *words[2] = { NULL }, *message;
         struct chat_options chat;
         unsigned n;
         int status;
@@ -15,14 +15,18 @@ static int run_run(struct cli *cli, int argc, char **argv)
         job_args_init(&given.job);
         if (cli_parse(cli, &command_run, argc, argv, &given, words, TDM_ARRAY_SIZE(words), &n, &status))
                 return status;
-        if (n == 0)
+        if (!given.model && n == 0)
                 return args_usage_error(argv[0], "MODEL is missing; `tandem models` lists them");
+        if (given.model && n > 1)
+                return args_usage_error(argv[0], "'%.60s' is one argument too many; quote text that has spaces",
+                                        words[1]);
         status = generate_check_json(&given, argv[0]);
         if (status != ARGS_OK)
                 return status;
-        given.model = words[0];
-        if (words[1] || given.files.n > 0 || given.json || stdin_has_text())
-                return generate_text(cli, &given, words[1]);
+        message = given.model ? words[0] : words[1];
+        given.model = given.model ? given.model : words[0];
+        if (message || given.files.n > 0 || given.json || stdin_has_text())
+                return generate_text(cli, &given, message);
         chat = (struct chat_options){ .job = given.job, .model = given.model, .system = given.system };
         given.job = (struct job_args){ 0 }; /* the conversation's now */
         return chat_hold(cli, &chat);
@@ -47,6 +51,15 @@ static const struct arg args[] = {
                 .offer = OFFER_FILES,
         },
         ARG_JSON(struct generate_options, json, "one JSON object a line, as `tandem generate --json` has them"),
+        {
+                .letter = 'm',
+                .name = "model",
+                .range.type = TDM_VALUE_TEXT,
+                .at = offsetof(struct generate_options, model),
+                .value = "MODEL",
+                .brief = "the same as MODEL in the first place",
+                .offer = OFFER_MODELS,
+        },
 };
 
 const struct command command_run = {

@@ -110,14 +110,15 @@ static void search_usual_folders(struct folder_search *search)
 }
 
 /* A path as it is; a name in the usual folders, and as the daemon lists it. */
-static char *find_shown_file(struct cli *cli, const char *model)
+static char *find_shown_file(struct cli *cli, const char *said)
 {
+        const char *model = cli_plain_name(said);
         struct folder_search search = { .name = model, .near = tdm_suggest_for(model) };
         bool answered = true;
         const char *meant;
 
-        if (strchr(model, '/') || access(model, R_OK) == 0)
-                return strdup(model);
+        if (strchr(said, '/') || access(said, R_OK) == 0)
+                return strdup(said);
         search_usual_folders(&search);
         if (!search.path)
                 search.path = cli_listed_file(cli, model, &answered);

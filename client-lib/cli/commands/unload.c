@@ -15,6 +15,7 @@ int unload_run(struct cli *cli, const struct command *command, int argc, char **
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;
+        model = cli_plain_name(model);
         if (tandem_unload_model(tandem, model, &err) != TANDEM_OK)
                 return complain_error(&err);
         out_printf("%s: unloaded\n", term_safe(model));
