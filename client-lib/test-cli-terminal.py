@@ -656,8 +656,8 @@ class OnATerminal(unittest.TestCase):
                                      "go on"])
 
     def test_progress(self):
-        for model, text in (("loading", "loading loading… 43%"), ("reading", "reading prompt… 1024/1718 tokens"),
-                            ("queued", "queued, 3 before this one")):
+        for model, text in (("loading", "loading loading… 43%"), ("queued", "queued, 3 before this one"),
+                            ("reading", "reading the prompt: 1,024 of 1,718 tokens (59%)")):
             status, out = self.screen("generate", "-m", model, "x")
             self.assertEqual(status, 0)
             line = b"\r" + text.encode() + b"\x1b[K"

@@ -85,8 +85,13 @@ enum run_outcome run_jobs(struct tandem *tandem, struct tandem_job *const *jobs,
 struct run_progress {
         const char *model; /* as asked for; may be NULL */
         bool off;          /* draw nothing */
+        /* When a prompt was first seen being read, and how far it had been read by then. 0: none is read. */
+        uint64_t reading_since_ns, reading_first;
 };
 void run_show_progress(struct tandem_job *job, const struct tandem_progress *progress, void *userdata);
+/* "reading the prompt: 1,234 of 8,000 tokens (15%), 12 s left". The time follows once a second of reading was seen. */
+void run_describe_reading(struct run_progress *show, uint64_t done, uint64_t total, uint64_t now_ns, char *to,
+                          size_t size);
 
 /* ---- job-args.c: the options of a job, for the commands that start jobs ---- */
 
@@ -130,6 +135,9 @@ const char *human_bytes(uint64_t bytes);
 
 /* The summary line's parts: "212" or "8.3". */
 void format_rate(char *to, size_t size, double rate);
+
+/* "1,234,567" */
+void format_count(char *to, size_t size, uint64_t count);
 
 void format_duration(char *to, size_t size, double seconds); /* "8.3 s", "12 min" */
 /* The daemon's text with "user 1001" by its name, where it has one: the daemon looks up no names. Valid until the next

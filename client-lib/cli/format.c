@@ -52,6 +52,19 @@ void format_rate(char *to, size_t size, double rate)
                 snprintf(to, size, rate < 10 ? "%.1f" : "%.0f", rate);
 }
 
+void format_count(char *to, size_t size, uint64_t count)
+{
+        char digits[24];
+        size_t n = (size_t)snprintf(digits, sizeof(digits), "%" PRIu64, count), used = 0;
+
+        for (size_t i = 0; i < n && used + 2 < size; i++) {
+                if (i > 0 && (n - i) % 3 == 0)
+                        to[used++] = ',';
+                to[used++] = digits[i];
+        }
+        to[used] = '\0';
+}
+
 void format_duration(char *to, size_t size, double seconds)
 {
         uint64_t s = seconds > 0 && seconds < 1e15 ? (uint64_t)seconds : 0;

@@ -3,6 +3,7 @@
 #include "client-lib/cli/cli.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <poll.h>
 #include <sys/stat.h>
 
@@ -77,11 +78,45 @@ enum run_outcome run_jobs(struct tandem *tandem, struct tandem_job *const *jobs,
         return outcome;
 }
 
+/* At the speed that was seen. Rows late in a prompt cost more, so it is less than will be. */
+static double seconds_left(const struct run_progress *show, uint64_t done, uint64_t total, uint64_t now_ns)
+{
+        double passed = (double)(now_ns - show->reading_since_ns) / 1e9;
+
+        if (passed < 1 || done <= show->reading_first)
+                return 0;
+        return passed * (double)(total - done) / (double)(done - show->reading_first);
+}
+
+void run_describe_reading(struct run_progress *show, uint64_t done, uint64_t total, uint64_t now_ns, char *to,
+                          size_t size)
+{
+        char n_done[32], n_total[32], left[32] = "";
+        double seconds;
+
+        if (show->reading_since_ns == 0 || done < show->reading_first) {
+                show->reading_since_ns = now_ns;
+                show->reading_first = done;
+        }
+        format_count(n_done, sizeof(n_done), done);
+        format_count(n_total, sizeof(n_total), total);
+        seconds = ceil(seconds_left(show, done, total, now_ns));
+        if (seconds >= 120)
+                format_duration(left, sizeof(left), seconds);
+        else if (seconds > 0)
+                snprintf(left, sizeof(left), "%.0f s", seconds);
+        snprintf(to, size, "reading the prompt: %s of %s tokens (%.0f%%)%s%s%s", n_done, n_total,
+                 floor((double)done * 100 / (double)total), *left ? ", " : "", left, *left ? " left" : "");
+}
+
 void run_show_progress(struct tandem_job *job, const struct tandem_progress *p, void *userdata)
 {
-        const struct run_progress *show = userdata;
+        struct run_progress *show = userdata;
         const char *model = "the model", *slash;
+        char text[160];
 
+        if (p->state != TANDEM_JOB_PREFILL)
+                show->reading_since_ns = 0;
         if (show->off)
                 return;
         switch (p->state) {
@@ -103,8 +138,10 @@ void run_show_progress(struct tandem_job *job, const struct tandem_progress *p, 
                         progress_show("loading %s…", term_safe(model));
                 break;
         case TANDEM_JOB_PREFILL:
-                if (p->done < p->total)
-                        progress_show("reading prompt… %" PRIu64 "/%" PRIu64 " tokens", p->done, p->total);
+                if (p->done >= p->total)
+                        break;
+                run_describe_reading(show, p->done, p->total, tdm_now_ns(), text, sizeof(text));
+                progress_show("%s", text);
                 break;
         case TANDEM_JOB_RECOVERING:
                 if (!p->daemon_lost)

@@ -256,6 +256,34 @@ static void test_wrapping(void **state)
         assert_wrapped("\xff\xff \xff", 3, 1, "\xff\xff\n \xff"); /* not UTF-8 */
 }
 
+static void assert_reading(struct run_progress *show, uint64_t done, uint64_t now_s, const char *expected)
+{
+        char text[160];
+
+        run_describe_reading(show, done, 8000, (now_s + 1000) * TDM_NSEC_PER_SEC, text, sizeof(text));
+        assert_string_equal(text, expected);
+}
+
+/* What was known of a prompt before takes no time, and says nothing of how long the rest takes. */
+static void test_reading(void **state)
+{
+        struct run_progress show = { 0 };
+        char text[32];
+
+        format_count(text, sizeof(text), 999);
+        assert_string_equal(text, "999");
+        format_count(text, sizeof(text), UINT64_C(1234567));
+        assert_string_equal(text, "1,234,567");
+        format_count(text, sizeof(text), UINT64_MAX);
+        assert_string_equal(text, "18,446,744,073,709,551,615");
+        assert_reading(&show, 4000, 0, "reading the prompt: 4,000 of 8,000 tokens (50%)");
+        assert_reading(&show, 4000, 9, "reading the prompt: 4,000 of 8,000 tokens (50%)");
+        assert_reading(&show, 5000, 10, "reading the prompt: 5,000 of 8,000 tokens (62%), 30 s left");
+        assert_reading(&show, 7999, 10, "reading the prompt: 7,999 of 8,000 tokens (99%), 1 s left");
+        assert_reading(&show, 1000, 20, "reading the prompt: 1,000 of 8,000 tokens (12%)"); /* once more */
+        assert_reading(&show, 2000, 50, "reading the prompt: 2,000 of 8,000 tokens (25%), 3 min left");
+}
+
 static void assert_table(const struct table *shown, unsigned width, const char *expected)
 {
         struct buf b = { 0 };
@@ -307,7 +335,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_numbers),     cmocka_unit_test(test_args),        cmocka_unit_test(test_ids_in),
                 cmocka_unit_test(test_strings_out), cmocka_unit_test(test_numbers_out), cmocka_unit_test(test_users),
-                cmocka_unit_test(test_wrapping),    cmocka_unit_test(test_tables),
+                cmocka_unit_test(test_wrapping),    cmocka_unit_test(test_tables),      cmocka_unit_test(test_reading),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
