@@ -240,6 +240,26 @@ class Chat(unittest.TestCase):
         t.type(b"/bye\r")
         self.assertEqual(t.finish(), 0)
 
+    def test_window_changes(self):
+        """A line that is being edited is drawn anew, whole, for the new width, and what is sent is what was typed."""
+        import string
+        text = string.ascii_letters
+        t = Terminal("chat", columns=80)
+        t.until_prompt()
+        t.type(text.encode())
+        t.until(text.encode())
+        for columns, rows in ((30, 0), (20, 1), (100, 0)):
+            t.output = b""
+            t.resize(columns)
+            drawn = (b"\x1b[%dA" % rows if rows else b"") + b"\r\x1b[J"
+            t.until(drawn)
+            t.until(b"XYZ")
+            shown = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]|[\x01 \r\n]|.\x08", b"", t.output.split(drawn)[1])
+            self.assertEqual(shown, b">" + text.encode(), (columns, t.output))
+        self.assertEqual(self.ask(t, b"!\r"), text + "!")
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
+
     def test_paste(self):
         t = Terminal("chat")
         t.until_prompt()

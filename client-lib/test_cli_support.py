@@ -167,6 +167,9 @@ class Terminal:
         os.close(slave)
         self.output = b""
 
+    def resize(self, columns):
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
     def read(self, limit):
         end = time.monotonic() + limit
         while True:

@@ -4,12 +4,13 @@
  * while the line is edited, and both become what they were when it is sent. Terminals mark a paste by escape sequences
  * (bracketed paste), which are recognised here, before libedit sees them. */
 #include "client-lib/cli/line-reader.h"
-#include "client-lib/cli/term.h"
+#include "client-lib/cli/cli.h"
 
 #include <fcntl.h>
 #include <histedit.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <termios.h>
 #include <wchar.h>
@@ -35,6 +36,8 @@ struct line_reader {
         History *history;
         char *history_path;
         char shown_prompt[32];
+        unsigned prompt_columns, window_columns; /* as the line was drawn */
+        sigset_t unblocked;                      /* a window that changes is heard of only while keys are waited for */
         bool in_paste, pasted, begun;
         bool hides;           /* what is typed */
         struct termios shown; /* the terminal's settings before that */
@@ -46,6 +49,13 @@ struct line_reader {
 static struct termios terminal_before;
 static volatile sig_atomic_t terminal_changed;
 
+static volatile sig_atomic_t window_changed;
+
+static void on_window_change(int signo)
+{
+        window_changed = 1;
+}
+
 static void restore_terminal(void)
 {
         static const char end_of_marks[] = "\033[?2004l";
@@ -55,6 +65,36 @@ static void restore_terminal(void)
         terminal_changed = 0;
         (void)tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
         (void)!write(STDOUT_FILENO, end_of_marks, sizeof(end_of_marks) - 1);
+}
+
+static unsigned columns_of_window(void)
+{
+        struct winsize size = { 0 };
+
+        return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
+}
+
+/* Draws the line for another width. Some terminals have moved its rows by then, others have cut them off. As many rows
+ * are cleared as it takes in both cases, so nothing above it is lost. */
+static void draw_line_anew(struct line_reader *r)
+{
+        static const char clear[] = "\r\033[J";
+        const LineInfoW *line = el_wline(r->edit);
+        char up[24];
+        unsigned now = columns_of_window(), before = r->window_columns, columns = r->prompt_columns, rows;
+
+        window_changed = 0;
+        if (now == before)
+                return;
+        for (const wchar_t *c = line->buffer; c < line->cursor; c++)
+                columns += (unsigned)TDM_MAX(wcwidth(*c), 0);
+        rows = columns / TDM_MAX(now, before);
+        r->window_columns = now;
+        if (rows > 0)
+                (void)write_all(STDOUT_FILENO, up, (size_t)snprintf(up, sizeof(up), "\033[%uA", rows));
+        (void)write_all(STDOUT_FILENO, clear, sizeof(clear) - 1);
+        el_resize(r->edit);
+        (void)el_set(r->edit, EL_REFRESH);
 }
 
 /* Waits for input at most timeout_ms (-1: as long as it takes), and reads what there is. False: nothing came; why says
@@ -74,9 +114,12 @@ static bool fill_bytes(struct line_reader *r, int timeout_ms)
                         { .fd = signal_fd(), .events = POLLIN },
                         { .fd = lost ? -1 : tandem_fd(r->tandem), .events = lost ? 0 : tandem_events(r->tandem) },
                 };
-                int n = poll(fds, TDM_ARRAY_SIZE(fds), timeout_ms);
+                struct timespec limit = { timeout_ms / 1000, timeout_ms % 1000 * (long)TDM_NSEC_PER_MSEC };
+                int n = ppoll(fds, TDM_ARRAY_SIZE(fds), timeout_ms < 0 ? NULL : &limit, r->edit ? &r->unblocked : NULL);
                 ssize_t got;
 
+                if (window_changed)
+                        draw_line_anew(r);
                 if (signal_take()) {
                         r->why = LINE_INTERRUPTED;
                         return false;
@@ -193,6 +236,7 @@ static char *get_prompt(EditLine *edit)
 #define PROMPT_ESCAPE '\1'
 static void dress_prompt(struct line_reader *r, const char *prompt)
 {
+        r->prompt_columns = (unsigned)text_columns(prompt);
         snprintf(r->shown_prompt, sizeof(r->shown_prompt), term_has_colours() ? "\1\033[1m\1%s\1\033[22m\1" : "%s",
                  prompt);
 }
@@ -265,6 +309,7 @@ static bool can_edit(void)
 
 struct line_reader *line_reader_new(struct tandem *tandem)
 {
+        struct sigaction action = { .sa_handler = on_window_change, .sa_flags = SA_RESTART };
         struct line_reader *r = calloc(1, sizeof(*r));
 
         if (!r) {
@@ -285,6 +330,8 @@ struct line_reader *line_reader_new(struct tandem *tandem)
         open_history(r);
         (void)el_source(r->edit, NULL); /* ~/.editrc */
         signal_set_restore(restore_terminal);
+        sigemptyset(&action.sa_mask);
+        (void)sigaction(SIGWINCH, &action, NULL);
         return r;
 }
 
@@ -392,6 +439,7 @@ static enum line read_edited(struct line_reader *r, struct buf *to)
 {
         static const char marks_on[] = "\033[?2004h", marks_off[] = "\033[?2004l";
         const char *line;
+        sigset_t change;
         int n = 0;
 
         out_flush();
@@ -404,7 +452,13 @@ static enum line read_edited(struct line_reader *r, struct buf *to)
                 free(r->offered);
                 r->offered = NULL;
         }
+        sigemptyset(&change);
+        sigaddset(&change, SIGWINCH);
+        (void)sigprocmask(SIG_BLOCK, &change, &r->unblocked);
+        window_changed = 0;
+        r->window_columns = columns_of_window();
         line = el_gets(r->edit, &n);
+        (void)sigprocmask(SIG_SETMASK, &r->unblocked, NULL);
         terminal_changed = 0;
         if (r->why == LINE_OK && line && n > 0)
                 line_reader_hide_typing(r, true); /* before anybody can see that the answer begins */
