@@ -99,21 +99,34 @@ void ollama_tags(struct exchange *x)
         exchange_ask(x, ASK_MODELS, NULL, NULL, 0, 0, answer_tags);
 }
 
+/* Whether the GPU worker has a device; without one it runs on the CPU. */
+static bool has_gpu(const struct tandem_status *status)
+{
+        for (size_t i = 0; i < status->n_workers; i++) {
+                const struct tandem_worker *w = status->workers[i];
+
+                if (strcmp(w->name, "gpu") == 0)
+                        return *w->device && strcmp(w->device, "host") != 0;
+        }
+        return false;
+}
+
 static void answer_ps(struct exchange *x, struct ask *ask)
 {
         json_t *models = json_array();
 
         for (size_t i = 0; i < ask->models->n_models; i++) {
                 const struct tandem_model *m = ask->models->models[i];
+                uint64_t gpu_bytes = has_gpu(ask->status) ? m->weights_bytes : 0;
                 json_t *json;
 
                 if (strcmp(m->state, "loaded") != 0)
                         continue;
                 json = entry(m);
                 json_object_set_new(json, "expires_at", time_text(m->expires_s, FAR_AWAY));
-                /* Both are what is in memory. Clients make shares of CPU and GPU of them; there is one memory here. */
+                /* Clients make shares of CPU and GPU of them. Both workers read the same weights. */
                 json_object_set_new(json, "size", json_integer((json_int_t)m->weights_bytes));
-                json_object_set_new(json, "size_vram", json_integer((json_int_t)m->weights_bytes));
+                json_object_set_new(json, "size_vram", json_integer((json_int_t)gpu_bytes));
                 json_object_set_new(json, "context_length", json_integer(m->context));
                 json_array_append_new(models, json);
         }
@@ -122,7 +135,7 @@ static void answer_ps(struct exchange *x, struct ask *ask)
 
 void ollama_ps(struct exchange *x)
 {
-        exchange_ask(x, ASK_MODELS, NULL, NULL, 0, 0, answer_ps);
+        exchange_ask(x, ASK_MODELS | ASK_STATUS, NULL, NULL, 0, 0, answer_ps);
 }
 
 /* Ollama's words, which are the daemon's. */

@@ -49,7 +49,8 @@ def lists():
         g.post("/v1/completions", GREEDY)
         loaded = g.get("/api/ps")["models"]
         equal([(m["model"], m["digest"]) for m in loaded], [("tale:latest", tags[0]["digest"])], "the loaded one")
-        equal(loaded[0]["size"], loaded[0]["size_vram"], "one memory")
+        on_gpu = d.workers()["gpu"]["device"] != "host"
+        equal((loaded[0]["size"] > 0, loaded[0]["size_vram"]), (True, loaded[0]["size"] if on_gpu else 0), "on the GPU")
         show = g.post("/api/show", {"model": "tale"})
         equal((show["model_info"]["gemma3.context_length"], show["capabilities"]), (4096, ["completion", "tools"]),
               "show")
@@ -65,6 +66,16 @@ def lists():
             check("names no pooling" in str(g.post(path, {"model": "tale", "input": "x"}, 400)), path)
         for path in ("/api/pull", "/api/push", "/api/create", "/api/copy"):
             g.post(path, {"model": "x"}, 403)
+
+
+@test
+def share_of_a_gpu():
+    """Ollama's clients tell by it how much of a model is on the GPU: nothing where the GPU worker runs on the CPU."""
+    models = {"models": [{"name": "tale", "path": "/tale.gguf", "state": "loaded", "weights_bytes": 7000}]}
+    for device, size in (("vulkan", 7000), ("host", 0), ("", 0)):
+        workers = [{"name": "npu", "device": "xrt"}, {"name": "gpu", "device": device}]
+        with FakeDaemon([], said={"models": models, "status": {"workers": workers}}) as fake, Gateway(fake) as g:
+            equal([(m["size"], m["size_vram"]) for m in g.get("/api/ps")["models"]], [(7000, size)], device)
 
 
 @test

@@ -146,10 +146,11 @@ class Gateway:
 class FakeDaemon:
     """Answers each job with the same tokens (dicts of a Token's fields), and keeps what was asked: for what no model of
     the tests says by itself. Tokens None: no job is ever answered. deaf: a label that gets no answer to anything, as if
-    all that it asks for took for ever; `heard` counts its connections. Use it in a `with`, the gateway inside."""
+    all that it asks for took for ever; `heard` counts its connections. said: answers to questions (fields of Status or
+    Models), which else are empty. Use it in a `with`, the gateway inside."""
 
-    def __init__(self, tokens, deaf=None, **done):
-        self.tokens, self.done, self.asked = tokens, done, []
+    def __init__(self, tokens, deaf=None, said=None, **done):
+        self.tokens, self.done, self.asked, self.said = tokens, done, [], said or {}
         self.deaf, self.heard = deaf, 0
 
     def __enter__(self):
@@ -191,9 +192,9 @@ class FakeDaemon:
                     self.heard += 1
                     f.read()
                     return
-                for question, answer in (("models", "models"), ("load", "ok")):
+                for question, answer in (("models", "models"), ("status", "status"), ("load", "ok")):
                     if question in request:
-                        reply(request, answer, {})
+                        reply(request, answer, self.said.get(question, {}))
                 if "hello" in request:
                     reply(request, "hello", {"protocol": 1, "version": "fake", "max_frame_bytes": 1 << 20,
                                              "speaks_for": request["hello"].get("speaks_for", "")})
