@@ -59,7 +59,8 @@ PRE = {
 }
 # The same expressions under other names.
 for alias, name in (("olmo", "gpt-2"), ("exaone4", "gpt-2"), ("dbrx", "llama-bpe"), ("glm4", "llama-bpe"),
-                    ("chatglm-bpe", "llama-bpe"), ("hunyuan-dense", "deepseek-v3")):
+                    ("chatglm-bpe", "llama-bpe"), ("command-r", "smollm"),
+                    ("hunyuan-dense", "deepseek-v3")):
     PRE[alias] = PRE[name]
 TEXTS = [
     "", " ", "  ", "   a", "Hello world", "  Hello   world  ", "Hello\nworld", "\n\n\n \n x", "a\r\nb\rc\nd",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Write a random-weight GGUF of a Granite, Gemma 2, Ministral, Phi, GLM, OLMo, EXAONE, Hunyuan or Seed shape, for
-parity checks.
+"""Write a random-weight GGUF of a Granite, Gemma 2, Command R, Ministral, Phi, GLM, OLMo, EXAONE, Hunyuan or Seed
+shape, for parity checks.
 
 usage: mkgguf_shelf.py OUT --arch ARCH --size SIZE [--type T] [--seed N] [--key NAME=TYPE:VALUE]
 --key puts in another key, or another value of a key: for files that are refused, or must mean the same.
@@ -37,6 +37,9 @@ SIZES = {
     # of a context of 16384, of which the file keeps 4096: what the short divisors are for
     ("phi3", "short"): {"head": 64, "heads": 4, "turned": 48, "original": 4096, "stretched": 16384},
     ("phi3", "k"): {**K, "ff": 1024},
+    ("command-r", "dev"): {"kv": 8, "logits": 0.0625, "base": 8e6},
+    ("cohere2", "dev"): {"layers": 5, "window": 32, "logits": 0.25, "base": 5e4},
+    ("cohere2", "k"): {**K, "layers": 4, "window": 32, "logits": 0.25},
     ("gemma2", "dev"): {"layers": 4, "head": 64, "heads": 4, "window": 32, "caps": (50.0, 30.0), "eps": 1e-6},
     ("gemma2", "tight"): {"head": 48, "heads": 6, "kv": 3, "window": 17, "caps": (2.0, 3.0), "eps": 1e-6},
     ("gemma2", "27b"): {"layers": 46, "d": 96, "heads": 4, "ff": 96, "window": 32, "caps": (5.0, 30.0), "eps": 1e-6},
@@ -61,6 +64,7 @@ SIZES = {
 POST_ONLY = ("olmo2", "exaone4")  # norms after attention and FFN, none before
 WIDE = ("olmo2", "olmoe")  # one norm of all heads
 OWN = ("hunyuan-dense", "exaone4")  # one of each head
+PARALLEL = ("command-r", "cohere2")  # one norm, which takes the mean off
 FUSED = ("phi3", "glm4")  # gate and up
 
 
@@ -80,7 +84,8 @@ def metadata(arch, c, name):
             key("embedding_length", "u32", c["d"]), key("feed_forward_length", "u32", c["ff"]),
             key("attention.head_count", "u32", c["heads"]), key("attention.head_count_kv", "u32", c["kv"]),
             key("rope.freq_base", "f32", c["base"]), key("vocab_size", "u32", N_VOCAB),
-            key("attention.layer_norm_rms_epsilon", "f32", c.get("eps", 1e-5)),
+            key("attention.layer_norm_epsilon" if arch in PARALLEL else "attention.layer_norm_rms_epsilon", "f32",
+                 c.get("eps", 1e-5)),
             key("attention.key_length", "u32", c["head"]), key("attention.value_length", "u32", c["head"])]
     for what, name in (("embedding", "embedding_scale"), ("residual", "residual_scale"),
                        ("attention", "attention.scale"), ("logits", "logit_scale"), ("alpha", "rope.scaling.alpha"),
@@ -113,6 +118,8 @@ def head_tensors(arch, c, embd_type, rng):
     embedding = 1 / c.get("embedding", 1.0) if is_granite else 1.0 if "experts" in c else 4 * d ** -0.5
     output = 2 * d ** -0.5 * (logits if is_granite else 1.0)  # logits are of the usual size after the scale
     gain = output / embedding if c["tied"] else 1.0
+    if arch in PARALLEL:
+        gain /= logits
     if arch == "gemma2":
         embedding, gain = 0.5 * d ** -0.5, 4.0
     out = [("token_embd.weight", (N_VOCAB, d), embd_type, embedding),
@@ -158,7 +165,7 @@ def ffn_tensors(arch, c, b, kind):
     out = []
     if arch in POST_ONLY + ("glm4", "gemma2"):
         out += [(b + n + ".weight", (d,), "f32", ("gain", 0.6)) for n in ("post_attention_norm", "post_ffw_norm")]
-    if arch not in POST_ONLY:
+    if arch not in POST_ONLY + PARALLEL:
         out.append((b + ("post_attention_norm" if arch == "seed_oss" else "ffn_norm") + ".weight", (d,), "f32",
                     ("gain", 1.0)))
     if "experts" in c:

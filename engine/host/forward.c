@@ -28,6 +28,7 @@ struct pass {
         struct tdm_acts *acts;
         uint32_t layer;
         uint32_t at;        /* where in a row's residual */
+        uint32_t from, to;  /* a sum: what is added to lies there, and is left here */
         uint32_t first_row; /* of the tile, in the step */
         uint32_t n_rows;    /* of the tile */
         uint32_t chunk_rows;
@@ -94,6 +95,17 @@ void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, f
 
 /* ---- what attention, FFN and head share ---- */
 
+/* A norm before a block, or the last one. y may be x. */
+static void norm(const struct tdm_host_model *model, const float *x, const float *gain, float *y)
+{
+        uint32_t d = model->hp.d_model;
+
+        if (model->recipe.norm_kind == TDM_NORMS_CENTERED)
+                model->kernels->layernorm(x, gain, model->neutral.zeros, d, model->recipe.norm_eps, y);
+        else
+                model->kernels->rmsnorm(x, gain, d, model->recipe.norm_eps, y);
+}
+
 static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
@@ -102,7 +114,7 @@ static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
         float *y = model->row + thread * model->row_stride;
 
         if (pass->gain)
-                model->kernels->rmsnorm(x, pass->gain, d, model->recipe.norm_eps, y);
+                norm(model, x, pass->gain, y);
         tdm_acts_prepare_row(pass->acts, model->kernels, row, pass->gain ? y : x, d);
 }
 
@@ -121,11 +133,28 @@ static void pass_add_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
         uint32_t d = model->hp.d_model;
-        float *h = pass->hidden + (size_t)row * model->hp.residual_width + pass->at;
+        float *h = pass->hidden + (size_t)row * model->hp.residual_width;
 
+        if (pass->from != pass->to)
+                memcpy(h + pass->to, h + pass->from, d * sizeof(float));
+        h += pass->to;
         tdm_host_add(model, model->y + (size_t)row * d, pass->bias ? NULL : pass->gain, h);
         if (pass->bias)
                 model->kernels->layernorm(h, pass->gain, pass->bias, d, model->recipe.norm_eps, h);
+}
+
+/* Adds what a block made. Where attention and FFN are parallel, attention's sum is left behind the residual, and the
+ * FFN's is made of that. */
+static void pass_add(struct pass *pass, const float *gain, const float *bias, bool is_ffn)
+{
+        uint32_t d = pass->model->hp.d_model;
+        bool is_parallel = pass->model->recipe.residual == TDM_RESIDUAL_PARALLEL;
+
+        pass->gain = gain;
+        pass->bias = bias;
+        pass->from = is_parallel && is_ffn ? d : pass->at;
+        pass->to = is_parallel && !is_ffn ? d : pass->at;
+        pass_each_row(pass, d, pass_add_row);
 }
 
 static struct tdm_matmul_out out(const struct tdm_host_weight *weight, float *y, size_t y_stride)
@@ -216,7 +245,7 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
                 if (recipe->v_is_k)
                         memcpy(v, k, head_dim * sizeof(float));
                 if (recipe->norms & TDM_NORM_V)
-                        kernels->rmsnorm(v, model->ones, head_dim, model->recipe.norm_eps, v);
+                        kernels->rmsnorm(v, model->neutral.ones, head_dim, model->recipe.norm_eps, v);
                 if (layer->k_norm && !has_others)
                         kernels->rmsnorm(k, layer->k_norm, head_dim, model->recipe.norm_eps, k);
                 if (cos)
@@ -358,9 +387,7 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                         tdm_host_streams_join(model, layer, n, pass.hidden);
                         continue;
                 }
-                pass.gain = l->post_attn_norm;
-                pass.bias = l->post_attn_bias;
-                pass_each_row(&pass, d, pass_add_row);
+                pass_add(&pass, l->post_attn_norm, l->post_attn_bias, false);
         }
 }
 
@@ -549,9 +576,7 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
                 } else {
                         run_dense(&pass);
                 }
-                pass.gain = l->post_ffw_norm;
-                pass.bias = l->post_ffw_bias;
-                pass_each_row(&pass, d, pass_add_row);
+                pass_add(&pass, l->post_ffw_norm, l->post_ffw_bias, true);
                 if (tdm_host_has_streams(model))
                         tdm_host_streams_correct(model, layer, n, pass.hidden);
                 tdm_host_layer_end(model, step, layer, first, n, pass.hidden);
@@ -569,7 +594,7 @@ static void head_norm_row(const struct pass *pass, uint32_t row, unsigned thread
                         pass->hidden + (size_t)pass->step->logits[pass->first_row + row].row * model->hp.residual_width;
         float *y = model->row + thread * model->row_stride;
 
-        model->kernels->rmsnorm(h, pass->gain, model->hp.d_model, model->recipe.norm_eps, y);
+        norm(model, h, pass->gain, y);
         tdm_acts_prepare_row(pass->acts, model->kernels, row, y, model->hp.d_model);
 }
 

@@ -128,6 +128,12 @@ struct tdm_host_embedding {
         const float *norm, *bias; /* [d_model] */
 };
 
+/* What norms take where a model has no gains, or no biases. */
+struct tdm_host_neutral {
+        float *ones;  /* [head_dim] */
+        float *zeros; /* [d_model]; NULL: no norm needs them */
+};
+
 struct tdm_host_model {
         struct tdm_pool *pool;             /* of the device; in a small step the one below */
         struct tdm_pool *alone;            /* of the device: the caller is its only thread */
@@ -152,12 +158,12 @@ struct tdm_host_model {
         struct tdm_host_angles angles;
         struct tdm_host_heads heads;
         struct tdm_host_mixers mixers;
-        float *y;                     /* [tile_rows][d_model]: a block's output before its norm */
-        float *gate;                  /* [tile_rows][d_ff]; NULL: no layer is sparse */
-        float *up;                    /* the same; NULL: no layer is sparse, and FFNs have a gate */
-        struct tdm_sparse *sparse;    /* NULL: no layer is run sparsely */
-        struct tdm_panels panels;     /* memory NULL: all matrices lie in panels */
-        float *ones;                  /* [head_dim]: gains where there are none */
+        float *y;                  /* [tile_rows][d_model]: a block's output before its norm */
+        float *gate;               /* [tile_rows][d_ff]; NULL: no layer is sparse */
+        float *up;                 /* the same; NULL: no layer is sparse, and FFNs have a gate */
+        struct tdm_sparse *sparse; /* NULL: no layer is run sparsely */
+        struct tdm_panels panels;  /* memory NULL: all matrices lie in panels */
+        struct tdm_host_neutral neutral;
         struct tdm_host_early *early; /* NULL: every layer has keys of its own */
         struct tdm_host_routed routed;
         float *row; /* [n_threads][row_stride]: a row on its way into acts */

@@ -141,7 +141,8 @@ static void host_unload(struct tdm_device_model *public)
         free(model->y);
         free(model->gate);
         free(model->up);
-        free(model->ones);
+        free(model->neutral.ones);
+        free(model->neutral.zeros);
         tdm_sparse_destroy(model->sparse);
         free(model->panels.memory);
         tdm_host_streams_free(model);
@@ -487,7 +488,9 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             !scratch_take(model, &model->heads.attn, rows * q_width) ||
             !scratch_take(model, &model->heads.k, rows * kv_width) ||
             !scratch_take(model, &model->heads.v, rows * kv_width) ||
-            !scratch_take(model, &model->ones, hp->head_dim) ||
+            !scratch_take(model, &model->neutral.ones, hp->head_dim) ||
+            (model->recipe.norm_kind == TDM_NORMS_CENTERED &&
+             !scratch_take(model, &model->neutral.zeros, hp->d_model)) ||
             (is_sparse && !scratch_take(model, &model->gate, rows * hp->d_ff)) ||
             ((is_sparse || !has_gate) && !scratch_take(model, &model->up, rows * hp->d_ff)) ||
             !scratch_take(model, &model->y, rows * hp->d_model) ||
@@ -496,7 +499,9 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             !scratch_take(model, (float **)&model->sampler.scratch, n_threads * model->sampler.stride / sizeof(float)))
                 return false;
         for (uint32_t i = 0; i < hp->head_dim; i++)
-                model->ones[i] = 1;
+                model->neutral.ones[i] = 1;
+        if (model->neutral.zeros)
+                memset(model->neutral.zeros, 0, hp->d_model * sizeof(float));
         if (tdm_host_early_new(&model->early, model, limits) < 0 || !tdm_host_streams_scratch(model) ||
             !sparse_init(model) || !experts_scratch_init(model) || !tdm_host_short_conv_init(model) ||
             !tdm_host_delta_init(model))

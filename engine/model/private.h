@@ -175,7 +175,9 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
         X(lfm2)                                                                                                        \
         X(mistral3)                                                                                                    \
         X(qwen35)                                                                                                      \
-        X(bert)
+        X(bert)                                                                                                        \
+        X(command_r)                                                                                                   \
+        X(cohere2)
 
 #define TDM_DECLARE_ARCHITECTURE(name) extern const struct tdm_architecture tdm_architecture_##name;
 TDM_ARCHITECTURES(TDM_DECLARE_ARCHITECTURE)

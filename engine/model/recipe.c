@@ -171,8 +171,9 @@ static int check_residual(const struct tdm_recipe *recipe, const struct tdm_hpar
 {
         switch (recipe->residual) {
         case TDM_RESIDUAL_PLAIN:
+        case TDM_RESIDUAL_PARALLEL:
                 if (recipe->n_streams != 1)
-                        return bad(err, "several streams in a plain residual");
+                        return bad(err, "several streams in a residual of one");
                 break;
         case TDM_RESIDUAL_ALTUP:
                 if (recipe->n_streams < 2 || recipe->n_streams > TDM_MAX_STREAMS)
@@ -213,12 +214,26 @@ static int check_pooling(const struct tdm_recipe *recipe, const struct tdm_hpara
         return 0;
 }
 
+/* Norms that take the mean off: those before blocks and the last one. No model has others beside them. */
+static int check_centered(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        const uint32_t before = TDM_NORM_ATTN_BEFORE | TDM_NORM_FFN_BEFORE;
+        bool fits = recipe->residual != TDM_RESIDUAL_ALTUP && !recipe->laurel_rank && !recipe->per_layer_width &&
+                    recipe->pooling == TDM_POOLING_NONE;
+
+        if (recipe->norm_kind != TDM_NORMS_CENTERED)
+                return 0;
+        for (uint32_t i = 0; i < hp->n_layers; i++)
+                fits = fits && !(recipe->layers[i].norms & ~before) && !recipe->layers[i].has_dense_beside;
+        return fits ? 0 : bad(err, "norms that take the mean off where none is known to");
+}
+
 /* Encoders of BERT's kind: what goes together. */
 static int check_encoder(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
 {
         bool is_of_sums = recipe->norm_kind == TDM_NORMS_OF_SUMS;
 
-        if (recipe->norm_kind > TDM_NORMS_OF_SUMS || recipe->ffn > TDM_FFN_GELU || recipe->has_positions > 1)
+        if (recipe->norm_kind > TDM_NORMS_CENTERED || recipe->ffn > TDM_FFN_GELU || recipe->has_positions > 1)
                 return bad(err, "no known kind of norms or FFN");
         if (recipe->n_token_types > TDM_MAX_TOKEN_TYPES)
                 return bad(err, "too many types of tokens");
@@ -253,7 +268,8 @@ int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *
         if (recipe->n_ropes > TDM_MAX_ROPES)
                 return bad(err, "more kinds of RoPE than there may be");
         if ((r = tdm_keys_check_recipe(recipe, hp, err)) || (r = check_residual(recipe, hp, err)) ||
-            (r = check_pooling(recipe, hp, err)) || (r = check_encoder(recipe, hp, err)))
+            (r = check_pooling(recipe, hp, err)) || (r = check_centered(recipe, hp, err)) ||
+            (r = check_encoder(recipe, hp, err)))
                 return r;
         for (uint32_t i = 0; i < TDM_MAX_ROPES; i++) {
                 if (i < recipe->n_ropes && (r = check_rope(&recipe->ropes[i], err)))
@@ -424,10 +440,12 @@ static uint64_t size_features(const struct tdm_recipe *recipe, const struct tdm_
 uint64_t tdm_recipe_features(const struct tdm_recipe *recipe, const struct tdm_hparams *hp)
 {
         uint64_t features =
-                (recipe->residual != TDM_RESIDUAL_PLAIN ? BIT(STREAMS) : 0) | (recipe->laurel_rank ? BIT(LAUREL) : 0) |
-                (recipe->per_layer_width ? BIT(PER_LAYER_INPUT) : 0) |
+                (recipe->residual == TDM_RESIDUAL_ALTUP ? BIT(STREAMS) : 0) |
+                (recipe->residual == TDM_RESIDUAL_PARALLEL ? BIT(PARALLEL) : 0) |
+                (recipe->laurel_rank ? BIT(LAUREL) : 0) | (recipe->per_layer_width ? BIT(PER_LAYER_INPUT) : 0) |
                 (recipe->logit_scale != 0 ? BIT(LOGIT_SCALE) : 0) | (recipe->query_growth > 0 ? BIT(QUERY_GROWTH) : 0) |
-                (recipe->norm_kind != TDM_NORMS_RMS ? BIT(NORMS_OF_SUMS) : 0) |
+                (recipe->norm_kind == TDM_NORMS_OF_SUMS ? BIT(NORMS_OF_SUMS) : 0) |
+                (recipe->norm_kind == TDM_NORMS_CENTERED ? BIT(CENTERED) : 0) |
                 (recipe->ffn != TDM_FFN_GATED ? BIT(FFN_GELU) : 0) |
                 (recipe->has_positions || recipe->n_token_types ? BIT(POSITIONS) : 0) |
                 (recipe->is_bidirectional ? BIT(BIDIRECTIONAL) :

@@ -17,6 +17,9 @@
  *   f = RMS(x)                                  TDM_NORM_FFN_BEFORE
  *   x = x + RMS(Wdown (act(Wgate f) * Wup f))   TDM_NORM_FFN_AFTER
  *
+ * With TDM_NORMS_CENTERED, the norms before blocks and the last one take the mean of x off first. With
+ * TDM_RESIDUAL_PARALLEL attention and FFN read the same x, and their results are added to it together.
+ *
  * A short convolution takes the place of attention (TDM_MIXER_SHORT_CONV), element by element over a row:
  *
  *   b, c, u = the three thirds of Win h; s_t = b_t u_t; o = c_t (sum over j of k_j s_(t - taps + 1 + j))
@@ -193,8 +196,9 @@ struct tdm_layer_recipe {
 };
 
 enum tdm_residual {
-        TDM_RESIDUAL_PLAIN = 1, /* x, as above */
-        TDM_RESIDUAL_ALTUP = 2  /* Gemma 3n: several streams, predicted and corrected around each layer, as above */
+        TDM_RESIDUAL_PLAIN = 1,   /* x, as above */
+        TDM_RESIDUAL_ALTUP = 2,   /* Gemma 3n: several streams, predicted and corrected around each layer, as above */
+        TDM_RESIDUAL_PARALLEL = 3 /* behind x a row carries x with attention's result added, from there to the FFN */
 };
 
 /* How the rows of a text become its vector. */
@@ -208,8 +212,9 @@ enum tdm_pooling {
 /* What the norms are, and of what. */
 enum tdm_norm_kind {
         TDM_NORMS_RMS = 0, /* of what goes into a block and of what comes out, and one at the end */
-        TDM_NORMS_OF_SUMS =
-                1 /* LayerNorm with a bias: of the embedding's rows, and of the residual behind each block */
+        /* LayerNorm with a bias: of the embedding's rows, and of the residual behind each block */
+        TDM_NORMS_OF_SUMS = 1,
+        TDM_NORMS_CENTERED = 2 /* LayerNorm without a bias, where the others have RMS norms; none after blocks */
 };
 
 /* The FFN of a layer without experts. */
@@ -244,16 +249,16 @@ struct tdm_recipe {
 };
 
 /* Goes up with every change of what a recipe's bytes mean: it is part of TDM_WEIGHTS_ABI. */
-#define TDM_RECIPE_LAYOUT 6u
+#define TDM_RECIPE_LAYOUT 7u
 static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 100 &&
                       sizeof(struct tdm_recipe) == 108 + 48 * TDM_MAX_ROPES + 100 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
-/* Numbers that a row carries from block to block: its streams; where there are several, what lies between attention
- * and FFN comes behind them. */
+/* Numbers that a row carries from block to block: its streams; behind them, where the residual is not plain, what lies
+ * between attention and FFN. */
 static inline uint32_t tdm_recipe_residual_width(const struct tdm_recipe *recipe, uint32_t d_model)
 {
-        return (recipe->n_streams + (recipe->residual == TDM_RESIDUAL_ALTUP)) * d_model;
+        return (recipe->n_streams + (recipe->residual != TDM_RESIDUAL_PLAIN)) * d_model;
 }
 
 /* A vector depends on all rows of the text in such a way that they have to be in one step. */
@@ -330,6 +335,8 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
         X(PER_LAYER_INPUT, 1, "an input for each layer")                                                               \
         X(OUTPUT_SCALE, 1, "scaled outputs of layers")                                                                 \
         X(QUERY_GROWTH, 1, "queries that grow with their position")                                                    \
+        X(PARALLEL, 1, "attention and FFN of the same rows")                                                           \
+        X(CENTERED, 1, "norms that take the mean off")                                                                 \
         X(LOGIT_SCALE, 0, "scaled logits")                                                                             \
         X(POOLING, 1, "vectors of texts")                                                                              \
         X(BIDIRECTIONAL, 1, "attention that is not causal")                                                            \

@@ -302,7 +302,11 @@ bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s_output_norm.weight", layer,
                          kind == TDM_TENSOR_POST_ATTN_NORM ? "attn" : "layer");
                 return true;
-        case TDM_TENSOR_FFN_NORM: /* gpt-oss calls it after what comes before it */
+        case TDM_TENSOR_FFN_NORM:                                /* gpt-oss calls it after what comes before it */
+                if (recipe->residual == TDM_RESIDUAL_PARALLEL) { /* it is attention's */
+                        tdm_tensor_name(TDM_TENSOR_ATTN_NORM, layer, ret);
+                        return true;
+                }
                 if (recipe->layers[layer].norms & TDM_NORM_ATTN_AFTER)
                         return false;
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s.weight", layer, kinds[TDM_TENSOR_POST_ATTN_NORM].name);

@@ -81,7 +81,8 @@ static void hostile_numbers(void **state)
         }
         REFUSED(r.ropes[2].factor = 1);
         REFUSED(r.residual = 0);
-        REFUSED(r.residual = 3);
+        REFUSED(r.residual = 4);
+        REFUSED(r.residual = TDM_RESIDUAL_PARALLEL); /* for which the residual is too narrow */
         REFUSED(r.n_streams = 0);
         REFUSED(r.n_streams = 4);
         REFUSED(r.residual = TDM_RESIDUAL_ALTUP);
@@ -292,6 +293,26 @@ static uint64_t norms_of_sums(void)
         return tdm_recipe_features(&r, &hp) & TDM_FEATURE_BIT(TDM_FEATURE_NORMS_OF_SUMS);
 }
 
+/* They come with none behind blocks, nor of heads: features of their own. Returns that of these norms. */
+static uint64_t norms_centered(void)
+{
+        struct tdm_recipe r = good;
+        struct tdm_error err = { 0 };
+
+        r.norm_kind = TDM_NORMS_CENTERED;
+        assert_int_equal(tdm_recipe_check(&r, &hp, &err), TDM_E_BAD_MODEL);
+        for (uint32_t i = 0; i < hp.n_layers; i++)
+                r.layers[i].norms = TDM_NORM_ATTN_BEFORE | TDM_NORM_FFN_BEFORE;
+        assert_int_equal(tdm_recipe_check(&r, &hp, &err), 0);
+        r.laurel_rank = 64;
+        assert_int_equal(tdm_recipe_check(&r, &hp, &err), TDM_E_BAD_MODEL);
+        r.laurel_rank = 0;
+        r.pooling = TDM_POOLING_LAST;
+        assert_int_equal(tdm_recipe_check(&r, &hp, &err), TDM_E_BAD_MODEL);
+        r.pooling = TDM_POOLING_NONE;
+        return tdm_recipe_features(&r, &hp) & TDM_FEATURE_BIT(TDM_FEATURE_CENTERED);
+}
+
 static void features(void **state)
 {
         uint64_t seen = 0, all_activations = TDM_ACTIVATION_FEATURES;
@@ -336,6 +357,8 @@ static void features(void **state)
         ASKS(TDM_FEATURE_LAUREL, r.laurel_rank = 64);
         ASKS(TDM_FEATURE_PER_LAYER_INPUT, (r.per_layer_width = 32, r.layers[1].has_input = 1));
         ASKS(TDM_FEATURE_OUTPUT_SCALE, r.layers[1].has_output_scale = 1);
+        ASKS(TDM_FEATURE_PARALLEL, (r.residual = TDM_RESIDUAL_PARALLEL, sizes.residual_width = 128));
+        seen |= norms_centered();
         ASKS(TDM_FEATURE_QUERY_GROWTH, (r.query_growth = 0.1f, r.query_growth_every = 64));
         ASKS(TDM_FEATURE_LOGIT_SCALE, r.logit_scale = 0.25f);
         ASKS(TDM_FEATURE_POOLING, r.pooling = TDM_POOLING_LAST);

@@ -232,6 +232,7 @@ static const struct tdm_pretokenizer pretokenizers[] = {
         { NAMES("default"), .properties = default_properties,
           .stages = { &default_symbols, &gpt2, &default_numbers, &default_digits } },
         { NAMES("smollm", "starcoder", "refact"), .stages = { &digit, &gpt2 } },
+        { NAMES("command-r"), .nfc = true, .stages = { &digit, &gpt2 } },
         { NAMES("llama-bpe", "llama3", "llama-v3", "lfm2"), .whole_words = true, .add_bos = true,
           .stages = { &llama3 } },
         { NAMES("smaug-bpe", "dbrx", "glm4", "chatglm-bpe"), .stages = { &llama3 } },

@@ -1,4 +1,4 @@
-"""Granite, Gemma 2, Ministral 3, Phi, GLM, OLMo, EXAONE, Hunyuan and Seed against float64: random models
+"""Granite, Gemma 2, Command R, Ministral 3, Phi, GLM, OLMo, EXAONE, Hunyuan and Seed against float64: random models
 (tools/mkgguf_shelf.py), whose reference values another program computed, stay within a stated distance of them, on the
 host device and on Vulkan; and what a sequence gets on the host device is the same bits in every company.
 
@@ -23,6 +23,9 @@ MODELS = {
     ("phi3", "dev", "f32"): 0.005, ("phi3", "dev", "q8_0"): 0.1049, ("phi3", "dev", "q4_0"): 0.1125,
     ("phi3", "k", "q4_k"): 0.1151, ("phi3", "win", "f32"): 0.005, ("phi3", "long", "f32"): 0.005,
     ("phi3", "short", "f32"): 0.005,
+    ("command-r", "dev", "f32"): 0.005, ("command-r", "dev", "q8_0"): 0.0756, ("command-r", "dev", "q4_0"): 0.0618,
+    ("cohere2", "dev", "f32"): 0.005, ("cohere2", "dev", "q8_0"): 0.0791, ("cohere2", "dev", "q4_0"): 0.0893,
+    ("cohere2", "k", "q4_k"): 0.1149,
     ("gemma2", "dev", "f32"): 0.005, ("gemma2", "dev", "q8_0"): 0.0979, ("gemma2", "dev", "q4_0"): 0.0941,
     ("gemma2", "tight", "f32"): 0.005, ("gemma2", "27b", "f32"): 0.005, ("gemma2", "k", "q4_k"): 0.0865,
     ("glm4", "dev", "f32"): 0.005, ("glm4", "dev", "q8_0"): 0.0766, ("glm4", "dev", "q4_0"): 0.0694,
@@ -52,6 +55,9 @@ REFUSED = (
     ("olmo2", "olmo3", "olmo2.rope.scaling.yarn_attn_factor=f32:1.5", "yarn_attn_factor is 1.5"),
     ("phi3", "dev", "phi3.rope.scaling.type=str:longrope", "RoPE scaling is \"longrope\""),
     ("olmoe", "dev", "olmoe.expert_gating_func=u32:2", "function 2, a sigmoid"),
+    ("command-r", "dev", "command-r.logit_scale=f32:-1", "an impossible scale of logits"),
+    ("command-r", "dev", "command-r.attention.layer_norm_epsilon=f32:0", "layer_norm_epsilon is missing"),
+    ("cohere2", "dev", "cohere2.attention.sliding_window=u32:0", "sliding_window is missing"),
     ("gemma2", "dev", "gemma2.attn_logit_softcapping=f32:-2", "the soft-capping of attention is -2"),
     ("gemma2", "dev", "gemma2.final_logit_softcapping=f32:-2", "the logit soft-capping is -2"),
     ("gemma2", "dev", "gemma2.rope.dimension_count=u32:32", "rotates 32 of 64 dimensions"),
@@ -71,7 +77,7 @@ KV_F32 = (("phi3", "long", "f32"), ("exaone4", "swa", "f32"), ("mistral3", "yarn
 # Without --full: each way of an architecture's own, and one rounded file of each.
 QUICK = tuple(key for key in MODELS if key[2] in ("f32", "q8_0"))
 VULKAN = tuple(key for key in MODELS if key[2] in ("f32", "q8_0"))
-EXACT = (("granite", "dev", "q8_0"), ("gemma2", "tight", "f32"), ("phi3", "long", "f32"),
+EXACT = (("granite", "dev", "q8_0"), ("cohere2", "dev", "q8_0"), ("gemma2", "tight", "f32"), ("phi3", "long", "f32"),
          ("hunyuan-dense", "dev", "q4_0"), ("exaone4", "dev", "q8_0"), ("olmo2", "k", "q4_k"), ("olmoe", "dev", "q8_0"),
          ("mistral3", "dev", "q8_0"))
 

@@ -16,6 +16,7 @@
 #include "gpu-worker/vulkan/device/vk.h"
 #include "gpu-worker/vulkan/shaders/common/shared.h"
 #include "gpu-worker/vulkan/shaders/common/shared-experts.h"
+#include "gpu-worker/vulkan/shaders/common/shared-norm.h"
 #include "gpu-worker/vulkan/shaders/common/shared-side.h"
 #include "gpu-worker/vulkan/shaders/common/shared-streams.h"
 #include "gpu-worker/vulkan/shaders/common/shared-registers.h"

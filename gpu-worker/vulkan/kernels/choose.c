@@ -39,9 +39,11 @@ static unsigned norm_kernels(const struct tdm_vk_model *m, const struct tdm_vk_o
                 return 0;
         if (op->kind == TDM_VK_OP_ADD && !(forms & ((1u << part) - 1)))
                 flags |= (uint32_t)TDM_VK_NORM_ADD | (class->rehearses ? TDM_VK_NORM_REHEARSES : 0u) |
-                         (op->gains[0] ? 0u : TDM_VK_NORM_PLAIN);
+                         (op->gains[0] ? 0u : TDM_VK_NORM_PLAIN) | (op->leaves ? TDM_VK_NORM_ELSEWHERE : 0u);
         if (is_beside)
                 flags |= TDM_VK_NORM_BESIDE;
+        if (tdm_vk_is_centered(m) && part != TDM_VK_ACT_NONE)
+                flags |= TDM_VK_NORM_CENTERED;
         return one_kernel(ret, TDM_VK_NORM, flags, part, tdm_vk_norm_per(m));
 }
 
@@ -224,7 +226,9 @@ unsigned tdm_vk_op_kernels(const struct tdm_vk_model *m, const struct tdm_vk_op 
         case TDM_VK_OP_EXPERTS_DOWN:
                 return expert_kernels(m, op, 0, false, class, ret);
         case TDM_VK_OP_HEAD_NORM:
-                return one_kernel(ret, TDM_VK_NORM, tdm_vk_has_streams(m) ? 0 : TDM_VK_NORM_GATHER,
+                return one_kernel(ret, TDM_VK_NORM,
+                                  (tdm_vk_has_streams(m) ? 0u : TDM_VK_NORM_GATHER) |
+                                          (tdm_vk_is_centered(m) ? TDM_VK_NORM_CENTERED : 0u),
                                   op->matrices[0]->act, tdm_vk_norm_per(m));
         default:
                 return own_kernel(op, ret);
@@ -310,7 +314,7 @@ static bool op_flags(const struct tdm_vk_model *m, const struct tdm_vk_op *op, c
         switch (op->kind) {
         case TDM_VK_OP_NORM:
         case TDM_VK_OP_ADD:
-                return true;
+                return !tdm_vk_is_parallel(m); /* its norms are dispatches of their own: more than are counted on */
         case TDM_VK_OP_MULTIPLY:
                 return products_flag(m, op, class);
         case TDM_VK_OP_ATTEND:

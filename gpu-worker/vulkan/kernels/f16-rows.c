@@ -37,8 +37,8 @@
 #define NOT_F16                                                                                                        \
         (BIT(BIDIRECTIONAL) | BIT(ROPE_BY_LAYER) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) | BIT(HEADS_BY_LAYER) |  \
          BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) | BIT(STREAMS) |                  \
-         BIT(DENSE_BESIDE) | BIT(NO_NORM_BEFORE) | BIT(QK_NORM_WIDE) | BIT(QK_NORM_LATE) | BIT(QUERY_GROWTH) |         \
-         BIT(ATTENTION_SOFTCAP))
+         BIT(DENSE_BESIDE) | BIT(NO_NORM_BEFORE) | BIT(QK_NORM_WIDE) | BIT(QK_NORM_LATE) | BIT(PARALLEL) |             \
+         BIT(CENTERED) | BIT(QUERY_GROWTH) | BIT(ATTENTION_SOFTCAP))
 #define MOST 32768.0f /* half of what f16 holds: sums of squares are rounded too */
 #define F16_MOST 65504.0f
 #define HIDDEN_MOST 0x1p26f

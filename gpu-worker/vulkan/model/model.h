@@ -257,6 +257,16 @@ static inline struct tdm_vk_matrix tdm_vk_matrix_rows(const struct tdm_vk_matrix
         return part;
 }
 
+static inline bool tdm_vk_is_parallel(const struct tdm_vk_model *m)
+{
+        return m->recipe.residual == TDM_RESIDUAL_PARALLEL;
+}
+
+static inline bool tdm_vk_is_centered(const struct tdm_vk_model *m)
+{
+        return m->recipe.norm_kind == TDM_NORMS_CENTERED;
+}
+
 static inline bool tdm_vk_has_streams(const struct tdm_vk_model *m)
 {
         return m->recipe.residual == TDM_RESIDUAL_ALTUP;

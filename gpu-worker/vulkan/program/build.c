@@ -97,10 +97,17 @@ static void set_matrices(struct tdm_vk_op *op, const struct tdm_vk_matrix *const
                 op->matrices[op->n_matrices++] = matrices[i];
 }
 
-static void add_sum(struct builder *b, uint64_t gain, uint64_t bias, uint32_t at)
+/* Where attention and FFN are parallel, attention's sum is left behind the residual, and the FFN's is made of that. */
+static void add_sum(struct builder *b, uint64_t gain, uint64_t bias, uint32_t at, bool is_ffn)
 {
-        add_op(b, &(struct tdm_vk_op){
-                          .kind = TDM_VK_OP_ADD, .rows = TDM_VK_ROWS_TILE, .gains = { gain }, .bias = bias, .at = at });
+        const int32_t d = tdm_vk_is_parallel(b->m) ? (int32_t)b->m->hp.d_model : 0;
+
+        add_op(b, &(struct tdm_vk_op){ .kind = TDM_VK_OP_ADD,
+                                       .rows = TDM_VK_ROWS_TILE,
+                                       .gains = { gain },
+                                       .bias = bias,
+                                       .at = at + (is_ffn ? (uint32_t)d : 0),
+                                       .leaves = is_ffn ? -d : d });
 }
 
 /* ---- several streams ---- */
@@ -235,7 +242,7 @@ static void build_attention(struct builder *b)
                 route_streams(b, tdm_vk_active_at(m), TDM_VK_STREAMS_PREDICT);
         if (l->attn_norm) {
                 op = add_norm(b, l->attn_norm, tdm_vk_active_at(m));
-                op->begins = !has_streams;
+                op->begins = !has_streams && !tdm_vk_is_parallel(m);
                 if (has_streams)
                         set_matrices(op, (const struct tdm_vk_matrix *[]){ &l->laurel_l }, 1);
                 set_matrices(op, qkv, l->n_qkv);
@@ -253,7 +260,7 @@ static void build_attention(struct builder *b)
         add_multiply(b, &l->o, sums);
         b->program->ops[b->program->n_ops - 1].is_measured = true;
         if (!has_streams) {
-                add_sum(b, l->post_attn_norm, l->o_bias, tdm_vk_active_at(m));
+                add_sum(b, l->post_attn_norm, l->o_bias, tdm_vk_active_at(m), false);
                 return;
         }
         add_rounding(b, &l->laurel_r, rank, 0);
@@ -429,7 +436,7 @@ static void build_ffn(struct builder *b)
         }
         if (l->ffn_norm) {
                 op = add_norm(b, l->ffn_norm, tdm_vk_middle_at(m));
-                op->begins = !e->beside;
+                op->begins = !e->beside && !tdm_vk_is_parallel(m);
                 set_matrices(op, has_dense ? gate_up : of_experts, has_dense ? 2 : 3);
         } else {
                 add_inputs(b, has_dense ? gate_up : of_experts, has_dense ? 2 : 3, tdm_vk_middle_at(m));
@@ -438,7 +445,7 @@ static void build_ffn(struct builder *b)
                 build_dense(b);
         else
                 build_experts(b, TDM_VK_Y);
-        add_sum(b, l->post_ffw_norm, l->down_bias, tdm_vk_middle_at(m));
+        add_sum(b, l->post_ffw_norm, l->down_bias, tdm_vk_middle_at(m), true);
         build_layer_end(b);
 }
 

@@ -66,6 +66,7 @@ struct tdm_vk_op {
         uint64_t gains[3];           /* addresses of a norm's; 0: none */
         uint64_t bias, coefficients; /* addresses; 0: none */
         uint32_t at;                 /* a column of the hidden rows */
+        int32_t leaves;              /* of ADD: so many columns behind it the sum is left */
         uint32_t n;                  /* columns, where no matrix says how many */
         float factors[2];
         bool begins;         /* the norm that a block begins with: the block before may have made it */

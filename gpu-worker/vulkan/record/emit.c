@@ -272,7 +272,8 @@ static void emit_norm(struct emitter *e, const struct tdm_vk_op *op, const struc
                                          .scale_sums_rows = m->rounded.sums_rows,
                                          .hidden_index = e->hidden_index,
                                          .hidden_wait = e->is_flagged || class.is_few ? e->hidden_groups : 0,
-                                         .flag_stride = m->flagged.stride };
+                                         .flag_stride = m->flagged.stride,
+                                         .TDM_VK_NORM_LEAVES = (uint32_t)op->leaves };
         const unsigned reads = reads_flags ? READS_FLAGS : 0, leaves = e->is_flagged && rounds ? LEAVES_FLAGS : 0;
         uint32_t forms = 0;
 
@@ -316,6 +317,7 @@ static void emit_head_norm(struct emitter *e, const struct tdm_vk_op *op)
                                          .scale_sums_rows = m->rounded.sums_rows,
                                          .gather = gathered_rows(e),
                                          .d = m->hp.d_model,
+                                         .hidden_stride = m->hp.residual_width,
                                          .eps = m->recipe.norm_eps };
 
         if (op->x.array != TDM_VK_HIDDEN) {

@@ -74,8 +74,8 @@ set(TANDEM_SHADER_HEADERS
   attention/attend-f16.glsl attention/merge.glsl attention/rotate.glsl
   common/acts.glsl common/common.glsl common/f16-experts.glsl common/f16-subblock.glsl
   common/f16.glsl common/fragments-subblock.glsl
-  common/fragments.glsl common/panels.glsl common/shared.h common/shared-experts.h common/shared-side.h
-  common/shared-registers.h common/shared-streams.h common/shared-tiles.h
+  common/fragments.glsl common/panels.glsl common/shared.h common/shared-experts.h common/shared-norm.h
+  common/shared-side.h common/shared-registers.h common/shared-streams.h common/shared-tiles.h
   common/subblock-halves.glsl common/subblock-value.glsl common/subblock.glsl common/sum.glsl common/units-any.glsl
   common/units-emulated.glsl common/units.glsl
   ffn/activate.glsl ffn/gelu.glsl

@@ -5,6 +5,7 @@
 #define WORKERS 512
 #define COPIES PER
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
+#include "gpu-worker/vulkan/shaders/common/shared-norm.h"
 layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint FLAGS = 0;
 layout(constant_id = 1) const uint ACT = 0;
@@ -65,6 +66,7 @@ void main()
         uint row = gl_WorkGroupID.x, thread = gl_LocalInvocationID.x, n4 = p.d / 4;
         uint64_t h = p.hidden + uint64_t((FLAGS & TDM_VK_NORM_GATHER) != 0 ? U32s(p.gather).v[row] : row) *
                 (p.hidden_stride != 0 ? p.hidden_stride : p.d) * 4;
+        uint64_t left = (FLAGS & TDM_VK_NORM_ELSEWHERE) != 0 ? h + uint64_t(int64_t(int(p.TDM_VK_NORM_LEAVES)) * 4) : h;
         precise vec4 value[PER];
         vec4 gain[PER], add_gain[PER], hidden[PER];
         precise float sum;
@@ -138,7 +140,20 @@ void main()
 
                                 value[i] = value[i] + add;
                                 if (counts && i * WORKERS + thread < n4)
-                                        F32x4s(h).v[i * WORKERS + thread] = value[i];
+                                        F32x4s(left).v[i * WORKERS + thread] = value[i];
+                        }
+                }
+                if ((FLAGS & TDM_VK_NORM_CENTERED) != 0) {
+                        [[unroll]] for (uint i = 0; i < PER; i++)
+                                if (i * WORKERS + thread < n4)
+                                        sum += value[i].x + value[i].y + value[i].z + value[i].w;
+                        precise float mean = tdm_workgroup_sum(sum) / float(p.d);
+
+                        sum = 0;
+                        [[unroll]] for (uint i = 0; i < PER; i++) {
+                                precise vec4 rest = value[i] - mean;
+
+                                value[i] = rest;
                         }
                 }
                 if (ACT != TDM_VK_ACT_NONE) {
