@@ -629,6 +629,16 @@ class OnATerminal(unittest.TestCase):
             del os.environ["NO_COLOR"]
         self.assertTrue(out.startswith(b"xOnce upon"), out)
 
+    def test_states(self):
+        """In colours on a terminal, unless they are unwanted; the columns stand where they do without."""
+        for args, env, coloured in (((), {}, True), ((), {"NO_COLOR": "1"}, False), (("--color", "never"), {}, False),
+                                    (("--color=always",), {"NO_COLOR": "1"}, True), ((), {"TERM": "dumb"}, False)):
+            t = Terminal("jobs", *args, env=env, columns=120)
+            self.assertEqual(t.finish(), 0)
+            self.assertEqual(b"\x1b[3" in t.output, coloured, t.output)
+            plain = re.sub(rb"\x1b\[[0-9;]*m|\r", b"", t.output)
+            self.assertEqual(plain, tandem("jobs").stdout, (args, env))
+
     def test_words_stay_whole(self):
         """Lines break between words, though words come in pieces; what is copied has every character."""
         import fcntl

@@ -90,6 +90,20 @@ class Usage(unittest.TestCase):
         self.assertEqual(tandem("--help").stdout, r.stdout)
         self.assertRegex(tandem("--version").stdout, rb"^tandem \d+\.\d+\.\d+ ")
 
+    def test_colours(self):
+        """Into a pipe only where asked for, in front of the command or behind it."""
+        green, plain = b"npu worker: \x1b[32mready\x1b[39m, ", b"npu worker: ready, "
+        for args, shown in ((["status"], plain), (["--color=always", "status"], green),
+                            (["--color", "never", "status", "--color", "always"], green),
+                            (["status", "-v", "--color", "always"], green),
+                            (["--color", "always", "status", "--color=auto"], plain)):
+            self.assertIn(shown, tandem(*args).stdout, args)
+        for args in (["--color", "red", "status"], ["status", "--color", "red"], ["--color"],
+                     ["--colour=never", "status"]):
+            self.assertEqual(tandem(*args).returncode, 2, args)
+        self.assertIn(b"\x1b[32m", tandem("jobs", "--color", "always").stdout)
+        self.assertIn(b"  \x1b[32mloaded\x1b[39m      ", tandem("models", "--color", "always").stdout)
+
     def test_no_daemon(self):
         for command in (["generate", "x"], ["status"], ["models"], ["chat"], ["tokenize", "x"], ["restart", "npu"],
                         ["bench"]):

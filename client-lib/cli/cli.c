@@ -16,6 +16,7 @@ bool cli_parse(struct cli *cli, const struct command *command, int argc, char **
         groups[1].args = job_args_table(command->job_args, &groups[1].n_args);
         args_set_defaults(&groups[0]);
         k = args_parse(groups, TDM_ARRAY_SIZE(groups), argc, argv, positional, max_positional, ret_n_positional);
+        term_set_colour((enum term_colour)cli->colour);
         if (k == ARGS_OK)
                 return false;
         *ret_status = k == ARGS_HELP ? help_print(command) : k;

@@ -14,6 +14,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 struct cli {
         const char *program; /* as it was called: for commands in messages */
         const char *socket;  /* NULL: where the library looks; an option behind the command wins */
+        uint32_t colour;     /* enum term_colour */
 };
 
 /* Parses what a command takes into its options, whose defaults are set first (those of its struct job_args are set by

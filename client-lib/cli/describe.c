@@ -73,7 +73,7 @@ static void bash_words(struct buf *to)
                 }
                 FOR_EACH_ARG(arg, c)
                 buf_printf(to, "--%s ", arg->name);
-                buf_printf(to, "--socket --help\"%s ;;\n",
+                buf_printf(to, "--socket --color --help\"%s ;;\n",
                            c->offer == OFFER_FILES  ? " files=all" :
                            c->offer == OFFER_MODELS ? " files=models" :
                                                       "");

@@ -11,6 +11,8 @@ static const char program_end[] =
         "\n"
         "Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted (the job is cancelled).";
 
+static const char *const colours[] = { "auto", "always", "never", NULL };
+
 const struct arg args_of_all[] = {
         {
                 .name = "socket",
@@ -20,6 +22,13 @@ const struct arg args_of_all[] = {
                 .brief = "where tandemd listens",
                 .more = "otherwise $TANDEM_SOCKET, else $XDG_RUNTIME_DIR/tandem/socket, else /run/tandem/socket",
                 .offer = OFFER_FILES,
+        },
+        {
+                .name = "color",
+                .range = { TDM_VALUE_CHOICE, .choices = colours },
+                .at = offsetof(struct cli, colour),
+                .value = "WHEN",
+                .brief = "auto: colours on a terminal, unless $NO_COLOR is set; always; never",
         },
 };
 const size_t n_args_of_all = TDM_ARRAY_SIZE(args_of_all);
@@ -204,7 +213,7 @@ static void write_program(struct buf *to)
 
         buf_puts(to, "tandem - run language models on the NPU and the GPU together\n"
                      "\n"
-                     "usage: tandem [--socket PATH] COMMAND [ARGUMENTS]\n"
+                     "usage: tandem [--socket PATH] [--color WHEN] COMMAND [ARGUMENTS]\n"
                      "\n");
         write_commands(to);
         buf_puts(to, "\n");

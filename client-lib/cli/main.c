@@ -20,8 +20,11 @@ static int usage_error(const char *fmt, ...)
 
 int main(int argc, char **argv)
 {
+        const struct arg *colour = args_find(args_of_all, n_args_of_all, "color", 5, 0);
         const struct command *command;
         _cleanup_(buf_freep) struct buf help = { 0 };
+        const char *value;
+        int n;
         struct cli cli = { .program = argc > 0 ? argv[0] : "tandem" };
         int i;
 
@@ -37,6 +40,12 @@ int main(int argc, char **argv)
                         cli.socket = argv[++i];
                 } else if (strncmp(argv[i], "--socket=", 9) == 0) {
                         cli.socket = argv[i] + 9;
+                } else if (strcmp(argv[i], "--color") == 0 || strncmp(argv[i], "--color=", 8) == 0) {
+                        value = argv[i][7] ? argv[i] + 8 : i + 1 < argc ? argv[++i] : "";
+                        n = tdm_range_choice(&colour->range, value);
+                        if (n < 0)
+                                return usage_error("--color: '%.60s' is none of auto, always, never", value);
+                        cli.colour = (uint32_t)n;
                 } else if (strcmp(argv[i], "--version") == 0) {
                         out_printf("tandem %d.%d.%d (libtandem %s)\n", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR,
                                    TANDEM_VERSION_PATCH, tandem_version());

@@ -95,16 +95,19 @@ static struct layout fitting_layout(const struct table *t, unsigned width)
 }
 
 /* As much of the text as so many columns hold. */
-static void write_cell(struct buf *to, const char *text, unsigned width, bool right, bool last)
+static void write_cell(struct buf *to, const char *text, unsigned width, const struct table_column *column, bool last)
 {
         unsigned columns = (unsigned)text_columns(text), used = 0;
         size_t bytes = 0, size = strlen(text);
 
         if (columns <= width) {
-                if (right)
+                if (column->right)
                         buf_printf(to, "%*s", (int)(width - columns), "");
-                buf_puts(to, text);
-                if (!right && !last)
+                if (column->state)
+                        buf_add_state(to, text);
+                else
+                        buf_puts(to, text);
+                if (!column->right && !last)
                         buf_printf(to, "%*s", (int)(width - columns), "");
                 return;
         }
@@ -137,8 +140,7 @@ static void write_row(const struct table *t, const struct layout *l, const char 
                 if (begun)
                         buf_printf(to, "%*s", (int)l->gap, "");
                 begun = true;
-                write_cell(to, cells ? cells[i] : t->columns[i].heading, l->widths[i], t->columns[i].right,
-                           i + 1 == last);
+                write_cell(to, cells ? cells[i] : t->columns[i].heading, l->widths[i], &t->columns[i], i + 1 == last);
         }
         buf_puts(to, "\n");
 }

@@ -8,6 +8,7 @@
 
 struct table_column {
         const char *heading;
+        bool state;          /* in its colour (buf_add_state()) */
         bool right;          /* numbers: below each other's last digits */
         unsigned shrinks_to; /* where room is short, a longer text is cut to this width and gets a …; 0: never */
         unsigned leaves;     /* where that is not enough, the column with the highest number goes first; 0: it stays */

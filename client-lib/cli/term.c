@@ -61,8 +61,15 @@ void term_init(void)
         term_stdout_tty = isatty(STDOUT_FILENO);
         term_stderr_tty = isatty(STDERR_FILENO);
         term_dumb = !term || !*term || strcmp(term, "dumb") == 0;
-        /* NO_COLOR: https://no-color.org */
-        term_colours = !term_dumb && (!getenv("NO_COLOR") || !*getenv("NO_COLOR"));
+        term_set_colour(TERM_COLOUR_AUTO);
+}
+
+void term_set_colour(enum term_colour when)
+{
+        const char *no_color = getenv("NO_COLOR"); /* https://no-color.org */
+        bool automatic = term_stdout_tty && !term_dumb && (!no_color || !*no_color);
+
+        term_colours = when == TERM_COLOUR_ALWAYS || (when == TERM_COLOUR_AUTO && automatic);
 }
 
 /* ---- standard output --------------------------------------------------------------------------------------------- */
@@ -335,7 +342,7 @@ void term_style(unsigned style)
         static unsigned before;
         bool at_line_start = out_at_line_start;
 
-        if (!term_stdout_tty || !term_colours || style == before)
+        if (!term_colours || style == before)
                 return;
         if (before & (TERM_BOLD | TERM_DIM))
                 out_puts("\033[22m"); /* neither of them */
@@ -355,6 +362,34 @@ void term_style(unsigned style)
         if (style & TERM_CYAN)
                 out_puts("\033[36m");
         out_at_line_start = at_line_start;
+}
+
+void buf_add_state(struct buf *to, const char *state)
+{
+        static const struct {
+                const char *state, *begin;
+        } looks[] = {
+                { "ready", "\033[32m" },       { "loaded", "\033[32m" },     { "decode", "\033[32m" },
+                { "prefill", "\033[32m" },     { "starting", "\033[33m" },   { "loading", "\033[33m" },
+                { "restarting", "\033[33m" },  { "recovering", "\033[33m" }, { "queued", "\033[33m" },
+                { "quarantined", "\033[31m" }, { "failed", "\033[31m" },
+        };
+        const char *begin = NULL;
+
+        for (size_t i = 0; term_colours && i < TDM_ARRAY_SIZE(looks); i++)
+                if (strcmp(looks[i].state, state) == 0)
+                        begin = looks[i].begin;
+        buf_printf(to, "%s%s%s", begin ? begin : "", term_safe(state), begin ? "\033[39m" : "");
+}
+
+void out_state(const char *state)
+{
+        struct buf text = { 0 };
+
+        buf_add_state(&text, state);
+        if (!text.failed)
+                out_write(text.data, text.size);
+        buf_free(&text);
 }
 
 bool term_has_colours(void)

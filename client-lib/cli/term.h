@@ -3,6 +3,7 @@
 #ifndef TANDEM_CLI_TERM_H
 #define TANDEM_CLI_TERM_H
 
+#include "client-lib/cli/json.h"
 #include "client-lib/include/tandem.h"
 #include "common/util.h"
 
@@ -20,10 +21,16 @@ void out_text(const char *text, size_t size);
 void out_wrap(bool on);
 /* On a terminal lines from here on are broken between words and indented (wrap.h), until it is switched off. */
 void out_lines(bool wrapped);
-/* Text from here on looks so: several of the enum, 0 for plain. Nothing unless the terminal has colours and NO_COLOR is
- * not set. */
+/* Whether text on standard output may be styled. Auto: on a terminal that has colours, unless NO_COLOR is set. */
+enum term_colour { TERM_COLOUR_AUTO, TERM_COLOUR_ALWAYS, TERM_COLOUR_NEVER };
+void term_set_colour(enum term_colour when);
+/* Text from here on looks so: several of the enum, 0 for plain. Nothing where text may not be styled. */
 enum term_style { TERM_BOLD = 1, TERM_DIM = 2, TERM_GREEN = 4, TERM_YELLOW = 8, TERM_RED = 16, TERM_CYAN = 32 };
 void term_style(unsigned style);
+/* A word that the daemon has for the state of a worker, a model or a job: green where it works, yellow where it waits
+ * or mends itself, red where it failed. */
+void out_state(const char *state);
+void buf_add_state(struct buf *to, const char *state);
 /* How many columns a line of standard output may take; 0: as many as it needs. */
 unsigned out_columns(void);
 bool term_has_colours(void);

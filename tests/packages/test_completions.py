@@ -17,7 +17,7 @@ COMMANDS = [name[:-2] for name in os.listdir(os.path.join(TREE, "client-lib", "c
 def flags_of(command):
     """What the command takes: it says so itself when it is given a flag it has not."""
     text = subprocess.run([PROGRAM, "help", command], stdout=subprocess.PIPE, text=True, timeout=20 * SLOW).stdout
-    return set(re.findall(r"(?<![\w`-])--[a-z][a-z0-9-]+", text)) - {"--json:"} | {"--socket", "--help"}
+    return set(re.findall(r"(?<![\w`-])--[a-z][a-z0-9-]+", text)) - {"--json:"} | {"--socket", "--color", "--help"}
 
 
 def ask_bash(*words):
@@ -34,7 +34,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 @test
 def bash_flags():
-    equal(set(ask_bash("tandem", "")) - {"--socket", "--version", "--help"}, set(COMMANDS), "commands")
+    equal(set(ask_bash("tandem", "")) - {"--socket", "--color", "--version", "--help"}, set(COMMANDS), "commands")
     for command in COMMANDS:
         known = flags_of(command)
         offered = {w for w in ask_bash("tandem", command, "--") if w.startswith("--")}
@@ -51,6 +51,7 @@ def bash_words():
     equal(ask_bash("tandem", "re"), ["restart", "render", "render-template", "report"], "a command")
     equal(ask_bash("tandem", "restart", "n"), ["npu"], "a worker")
     equal(ask_bash("tandem", "--socket", "/x", "generate", "--pri"), ["--priority"], "behind --socket")
+    equal(ask_bash("tandem", "--color", "never", "status", "--color", "a"), ["auto", "always"], "colours")
     equal(ask_bash("tandem", "generate", "--priority", "b"), ["background"], "a value")
 
 

@@ -12,7 +12,7 @@ extern const struct command command_jobs;
 
 static const struct table_column columns[] = {
         { "JOB", .right = true },
-        { "STATE" },
+        { "STATE", .state = true },
         { "MODEL", .shrinks_to = 8 },
         { "USER", .shrinks_to = 6 },
         { "PRIORITY", .leaves = 2 },

@@ -62,8 +62,9 @@ static void print_models(struct tandem *tandem, const struct tandem_model_list *
 
                 const char *name = term_safe(m->name);
 
-                out_printf("%s %s%*s  %-9s  %10s  ", m->is_default ? "*" : " ", name,
-                           TDM_MAX(width - text_columns(name), 0), "", term_safe(m->state), human_bytes(m->file_bytes));
+                out_printf("%s %s%*s  ", m->is_default ? "*" : " ", name, TDM_MAX(width - text_columns(name), 0), "");
+                out_state(m->state);
+                out_printf("%*s  %10s  ", TDM_MAX(9 - text_columns(m->state), 0), "", human_bytes(m->file_bytes));
                 print_file(m, which_is_taken(tandem, list, m));
         }
         out_lines(true);

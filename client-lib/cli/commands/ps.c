@@ -49,8 +49,10 @@ static void print_loaded(const struct tandem_model_list *list)
                         out_printf("%-*s  %-8s  %10s  %7s  %s\n", width, "NAME", "STATE", "MEMORY", "CONTEXT",
                                    "LEAVES");
                 write_until(until, sizeof(until), m);
-                out_printf("%s%*s  %-8s  %10s  %7" PRIu32 "  %s\n", name, TDM_MAX(width - text_columns(name), 0), "",
-                           term_safe(m->state), human_bytes(m->resident_bytes), m->context, until);
+                out_printf("%s%*s  ", name, TDM_MAX(width - text_columns(name), 0), "");
+                out_state(m->state);
+                out_printf("%*s  %10s  %7" PRIu32 "  %s\n", TDM_MAX(8 - text_columns(m->state), 0), "",
+                           human_bytes(m->resident_bytes), m->context, until);
         }
         if (n_shown == 0)
                 out_puts("no model in memory: the first job loads one (`tandem models` lists those that are here)\n");

@@ -42,7 +42,8 @@ static void print_worker(const struct tandem_worker *w)
         char uptime[32], busy[32];
         unsigned n_kinds = 0;
 
-        out_printf("\n%s worker: %s", term_safe(w->name), term_safe(w->state));
+        out_printf("\n%s worker: ", term_safe(w->name));
+        out_state(w->state);
         if (w->pid)
                 out_printf(", pid %" PRIu64, w->pid);
         format_duration(uptime, sizeof(uptime), w->uptime_s);
@@ -86,7 +87,9 @@ static const char *model_standing(const struct tandem_model *m)
 
 static void print_model(const struct tandem_model *m)
 {
-        out_printf("\nmodel %s: %s%s\n", term_safe(m->name), term_safe(m->state), model_standing(m));
+        out_printf("\nmodel %s: ", term_safe(m->name));
+        out_state(m->state);
+        out_printf("%s\n", model_standing(m));
         if (*m->error)
                 out_printf("  error    %s\n", term_safe(m->error));
         if (*m->path)
@@ -120,7 +123,9 @@ static void print_short(const struct tandem_status *s)
         for (size_t i = 0; i < s->n_workers; i++) {
                 const struct tandem_worker *w = s->workers[i];
 
-                out_printf("%s worker: %s, on %s", term_safe(w->name), term_safe(w->state), device_name(w->device));
+                out_printf("%s worker: ", term_safe(w->name));
+                out_state(w->state);
+                out_printf(", on %s", device_name(w->device));
                 if (strcmp(w->device, "host") != 0 && *w->detail)
                         out_printf(" (%s)", term_safe(w->detail));
                 if (w->restarts > 0)
@@ -132,8 +137,10 @@ static void print_short(const struct tandem_status *s)
         for (size_t i = 0; i < s->n_models; i++) {
                 const struct tandem_model *m = s->models[i];
 
-                out_printf("model %s: %s%s%s%s, %s\n", term_safe(m->name), term_safe(m->state), *m->error ? ": " : "",
-                           term_safe(m->error), model_standing(m), human_bytes(m->resident_bytes));
+                out_printf("model %s: ", term_safe(m->name));
+                out_state(m->state);
+                out_printf("%s%s%s, %s\n", *m->error ? ": " : "", term_safe(m->error), model_standing(m),
+                           human_bytes(m->resident_bytes));
         }
         if (s->n_models == 0)
                 out_puts("no model in memory: the first job loads one\n");
