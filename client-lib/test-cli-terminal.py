@@ -452,7 +452,7 @@ class Chat(unittest.TestCase):
         self.assertGreater(len(names), 20)
         self.assertIn("logit-bias", names)
         self.assertIn(b"a chat shows no log-probabilities", tandem("chat", stdin=b"/set top-logprobs 3\n").stderr)
-        for name in ("top-logprobs", "placement", "prefill-chunk", "ignore-end"):
+        for name in ("top-logprobs", "placement", "prefill-chunk", "ignore-end", "drawn", "may-degrade"):
             self.assertNotIn(name, names)
 
     def test_model_as_text(self):

@@ -39,11 +39,19 @@ static void write_value(struct buf *to, const struct arg *arg, const void *at)
         }
 }
 
-/* Not of a chat: what only --json prints, and what is for tests. */
+/* Not of a chat: what only --json prints, what goes on with one answer of another place, and what is for tests. */
 static bool is_for_chat(const struct arg *arg)
 {
-        if (arg->given_at == offsetof(struct job_args, given.top_logprobs))
-                return false;
+        static const size_t others[] = {
+                offsetof(struct job_args, given.top_logprobs),
+                offsetof(struct job_args, given.drawn),
+                offsetof(struct job_args, given.drawn_numerics),
+                offsetof(struct job_args, given.may_degrade),
+        };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(others); i++)
+                if (arg->given_at == others[i])
+                        return false;
         for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++)
                 if (tdm_job_options[i].for_tests && strcmp(tdm_job_option_flag(&tdm_job_options[i]), arg->name) == 0)
                         return false;
