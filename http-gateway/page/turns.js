@@ -1,6 +1,7 @@
 /* ---- turns on the screen, and how one is asked ---- */
 
-const SHOW_EVERY_MS = 33, KEEP_EVERY_MS = 3000, SILENT_AFTER_MS = 2000, MAX_CALLS = 256;
+const SHOW_EVERY_MS = 33, SHOW_SHARE = 4; // at most one part in four of the time goes into showing
+const KEEP_EVERY_MS = 3000, SILENT_AFTER_MS = 2000, MAX_CALLS = 256;
 let current = freshChat(); // the conversation on the screen
 let running = null;        // stops the answer that comes
 let refused = null;        // the last question without an answer, as it stands on the screen
@@ -186,7 +187,7 @@ function takeCalls(turn, deltas) {
 class Progress {
   constructor(view, by) {
     Object.assign(this, {view, by, began: performance.now(), first: 0, last: 0, n: 0, usage: null, ended: "",
-                         timer: 0});
+                         timer: 0, cost: 0});
     this.clock = setInterval(() => this.tell(), 500);
     view.article.setAttribute("aria-busy", "true"); // a screen reader waits for the whole
     this.tell();
@@ -212,14 +213,16 @@ class Progress {
     turn.thought += choice.delta.reasoning_content || "";
     turn.said += choice.delta.content || "";
     takeCalls(turn, choice.delta.tool_calls);
-    this.timer = this.timer || setTimeout(() => this.show(), SHOW_EVERY_MS);
+    this.timer = this.timer || setTimeout(() => this.show(), Math.max(SHOW_EVERY_MS, this.cost * SHOW_SHARE));
   }
 
   show() {
+    const began = performance.now();
     clearTimeout(this.timer);
     this.timer = 0;
     this.view.update();
     follow();
+    this.cost = performance.now() - began;
   }
 
   end() {

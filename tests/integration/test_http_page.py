@@ -1,5 +1,5 @@
 """The chat page at / of tandem-http: who gets it and with which headers, and chats in headless Chromium with the tests'
-models. TANDEM_PAGE_PICTURE names a PNG to keep of it."""
+models."""
 import os
 import re
 import signal
@@ -12,7 +12,6 @@ from http_test import *  # noqa: E402,F403
 from page_browser import ENTER, NOTES, Browser  # noqa: E402
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-PICTURE = os.environ.get("TANDEM_PAGE_PICTURE")
 STORY = "Tell me a story about a king and his three sons."
 
 
@@ -56,15 +55,10 @@ def who_gets_it():
 @test
 def a_chat():
     with Daemon(placement=None, hang_ms=60000) as d, Gateway(d) as g, Browser(d.dir) as b:
-        b.open(g)
+        b.open(g, watched=False)
         wait_for(lambda: b.texts("#model option"), "the models")
         equal(b.texts("#model option")[0], "tale", "the default model is first")
         b.run("document.getElementById('temperature').value = 0; document.getElementById('limit').value = 60")
-        if PICTURE:
-            b.type("#text", STORY + ENTER)
-            b.last_note("60 tokens")
-            b.picture(PICTURE)
-            b.click("#clear")
         b.type("#text", "Once upon a time <b>there</b> was" + ENTER)
         note = b.last_note("60 tokens")
         check(re.match(r"tale: 60 tokens, [\d.]+ a second, cut at the limit", note), "what stands below it", note)

@@ -1,5 +1,6 @@
 """What the chat page does with answers, settings and conversations, in headless Chromium. The answers are written here
-and reach the page event by event (page_browser.py), so that no test waits for a model or depends on its words."""
+and reach the page event by event (page_browser.py), so that no test waits for a model or depends on its words.
+TANDEM_PAGE_PICTURE names a PNG to keep of the page."""
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from tandem_test import *  # noqa: E402,F403
 from http_test import *  # noqa: E402,F403
 from page_browser import ENTER, Browser, events  # noqa: E402
 
+PICTURE = os.environ.get("TANDEM_PAGE_PICTURE")
 ESCAPE, UP, TAB = "\ue00c", "\ue013", "\ue004"
 MODELS = [{"id": "tale", "default": True, "context_length": 4096}]
 SAMPLE = """# A *first* heading
@@ -42,6 +44,25 @@ def f():
 ```
 ***
 <script>alert(1)</script>
+"""
+PRIMES = """The **sieve of Eratosthenes** crosses out the multiples of each prime:
+
+```python
+def primes(n):
+    sieve = bytearray([1]) * n
+    for i in range(2, n):
+        if sieve[i]:
+            yield i
+            sieve[i * i::i] = bytes(len(range(i * i, n, i)))
+```
+
+| n | primes below it | share |
+|--:|--:|--:|
+| 100 | 25 | 25 % |
+| 1,000 | 168 | 17 % |
+
+- It needs one byte for each number.
+- `list(primes(20))` is `[2, 3, 5, 7, 11, 13, 17, 19]`.
 """
 # What the sample becomes: tags with their attributes and texts.
 OUTLINE = """const outline = n => n.nodeType === 3 ? n.data : n.localName + (n.className ? '.' + n.className : '') +
@@ -84,6 +105,12 @@ def say(b, text, answer="Yes.", **parts):
     b.type("#text", ENTER)
     wait_for(lambda: len(b.asked()) > n, "a request")
     b.last_note("tokens")
+
+
+def hold_begun(b, question):
+    """Holds the answer to this question back when more than one event of it has come."""
+    b.hold(f"(t => t && t.user === '{question}' && t.said.length > 8)"
+           "(document.querySelector('.turn:last-of-type')?.view.turn)")
 
 
 def contents(b, i=-1):
@@ -179,6 +206,7 @@ def turns():
         b.last_note("no room")
         equal((b.said(), b.texts("article.user"), b.value("#text")), (["First.", "Third."], ["one", "twofold"], ""),
               "a retry that failed")
+        equal(b.shown(".turn:last-of-type"), True, "the turn that it should have replaced is on the screen again")
         b.answer({"status": 503, "error": {"message": "still none"}})
         b.type("#text", "three" + ENTER)
         b.last_note("still none")
@@ -209,7 +237,7 @@ def turns():
 
         # While it comes: the speed.
         b.answer(events("word " * 20, size=5))
-        b.hold("document.querySelector('.turn:last-of-type .answer').textContent.length > 8")
+        hold_begun(b, "six")
         b.type("#text", "six" + ENTER)
         b.wait_held()
         wait_for(lambda: re.search(r"about \d+ tokens a second|waiting for the next word",
@@ -289,6 +317,21 @@ def kept():
         b.click("#sure-yes")
         wait_for(lambda: titles() == ["Blue cars"], "one is deleted")
         equal(b.texts("article"), [], "and is not on the screen")
+
+        # One that is deleted while an answer comes does not return with it.
+        b.click("#kept .open")
+        wait_for(lambda: b.said(), "it is opened")
+        b.answer(events("One two three four"), events("Here."))
+        hold_begun(b, "Count")
+        b.type("#text", "Count" + ENTER)
+        b.wait_held()
+        b.click("#kept .delete")
+        b.click("#sure-yes")
+        wait_for(lambda: titles() == [], "it is deleted")
+        b.hold("false")
+        b.type("#text", "Another" + ENTER)
+        b.last_note("tokens")
+        equal(titles(), ["Another"], "only the one that came later")
         b.click("#gear")
         b.click("#wipe")
         b.click("#sure-yes")
@@ -383,6 +426,14 @@ def unnamed(b, within):
     return out
 
 
+def keep_picture(b):
+    b.size(1000, 900)
+    say(b, "Write a Python function that finds all primes below n.", PRIMES, thinking="A sieve is best.", size=4)
+    b.run("chat.scrollTop = 0")
+    b.picture(PICTURE)
+    b.click("#clear")
+
+
 @test
 def looks():
     """The empty start, names for screen readers, contrast, keys, and a phone."""
@@ -400,6 +451,8 @@ def looks():
       }).filter(([, ratio]) => ratio < 4.5)"""
     with FakeDaemon([]) as d, Gateway(d) as g, Browser(d.dir) as b:
         talk(b, g)
+        if PICTURE:
+            keep_picture(b)
         check("tale" in b.texts(".hello p")[0] and "4,096" in b.texts(".hello p")[0], "the model", b.texts(".hello p"))
         equal(len(b.texts(".hello button")), 3, "three questions")
         question = b.texts(".hello button")[0]
