@@ -7,20 +7,17 @@
  *
  * Pieces with the same text end in the same state, so duplicates cost nothing after loading. States are numbered level
  * by level: the children of one stand side by side, sorted by byte, and a link always leads to a lower number. */
-#include "engine/text/tokenizer-private.h"
+#include "engine/text/byte-tree-private.h"
 
 #include <inttypes.h>
 
 #define CHECK_EVERY 4096u /* states between two looks at the flag */
-#define FEW 24u           /* pieces that are sorted by insertion */
 
 struct builder {
         struct tdm_tokenizer *t;
-        uint32_t *order, *scratch; /* special pieces; those of one state stand side by side */
-        struct range {
-                uint32_t low, high;
-        } * ranges;        /* of each state, in order */
-        uint32_t capacity; /* states */
+        uint32_t *order, *scratch;          /* special pieces; those of one state stand side by side */
+        struct tdm_byte_tree_range *ranges; /* of each state, in order */
+        uint32_t capacity;                  /* states */
 };
 
 static bool is_special(const struct tdm_piece *p)
@@ -37,57 +34,11 @@ static unsigned key_of(const struct tdm_tokenizer *t, uint32_t id, size_t depth)
         return p->size == depth ? 0 : 1u + tdm_piece_text(t, id)[p->size - 1 - depth];
 }
 
-static void sort_range(struct builder *b, struct range range, size_t depth)
-{
-        uint32_t ends[258] = { 0 }, n = range.high - range.low, *ids = b->order + range.low;
-
-        if (n <= FEW) {
-                for (uint32_t i = 1; i < n; i++) {
-                        uint32_t id = ids[i], k = i;
-
-                        for (; k > 0 && key_of(b->t, ids[k - 1], depth) > key_of(b->t, id, depth); k--)
-                                ids[k] = ids[k - 1];
-                        ids[k] = id;
-                }
-                return;
-        }
-        for (uint32_t i = 0; i < n; i++)
-                ends[key_of(b->t, ids[i], depth) + 1]++;
-        for (unsigned k = 1; k < 258; k++)
-                ends[k] += ends[k - 1];
-        for (uint32_t i = 0; i < n; i++)
-                b->scratch[ends[key_of(b->t, ids[i], depth)]++] = ids[i];
-        memcpy(ids, b->scratch, n * sizeof(*ids));
-}
-
-static uint32_t go(const struct tdm_specials *s, uint32_t state, uint8_t byte)
-{
-        uint32_t low, high;
-
-        if (state == 0)
-                return s->roots[byte];
-        low = s->first[state];
-        high = s->first[state + 1];
-        while (high - low > 4) {
-                uint32_t middle = low + (high - low) / 2;
-
-                if (s->bytes[middle] <= byte)
-                        low = middle;
-                else
-                        high = middle;
-        }
-        for (; low < high; low++) {
-                if (s->bytes[low] == byte)
-                        return low;
-        }
-        return 0;
-}
-
 /* The next state when byte follows; each step along a link is paid for by a step that went deeper. */
 static inline uint32_t step(const struct tdm_specials *s, uint32_t state, uint8_t byte)
 {
         for (;;) {
-                uint32_t next = go(s, state, byte);
+                uint32_t next = tdm_byte_tree_child(s->first, s->bytes, s->roots, state, byte);
 
                 if (next != 0 || state == 0)
                         return next;
@@ -100,7 +51,7 @@ static inline uint32_t step(const struct tdm_specials *s, uint32_t state, uint8_
 static uint32_t take_ends(struct builder *b, uint32_t state, size_t depth)
 {
         struct tdm_specials *s = &b->t->specials;
-        struct range range = b->ranges[state];
+        struct tdm_byte_tree_range range = b->ranges[state];
         struct tdm_special_match match = { TDM_NO_PIECE, TDM_NO_PIECE };
         uint32_t n = 0;
 
@@ -126,10 +77,10 @@ static uint32_t take_ends(struct builder *b, uint32_t state, size_t depth)
 static int add_children(struct builder *b, uint32_t state, size_t depth, struct tdm_error *err)
 {
         struct tdm_specials *s = &b->t->specials;
-        struct range range = b->ranges[state];
+        struct tdm_byte_tree_range range = b->ranges[state];
         uint32_t at;
 
-        sort_range(b, range, depth);
+        tdm_byte_tree_sort(b->t, b->order + range.low, range.high - range.low, b->scratch, key_of, depth);
         s->first[state] = s->n_states;
         for (at = range.low + take_ends(b, state, depth); at < range.high;) {
                 unsigned key = key_of(b->t, b->order[at], depth);
@@ -142,7 +93,7 @@ static int add_children(struct builder *b, uint32_t state, size_t depth, struct 
                                              "its special pieces have more than %u bytes of text, shared endings "
                                              "counted once",
                                              TDM_SPECIAL_STATES_MAX);
-                b->ranges[child] = (struct range){ at, end };
+                b->ranges[child] = (struct tdm_byte_tree_range){ at, end };
                 s->bytes[child] = (uint8_t)(key - 1);
                 s->n_states++;
                 at = end;
@@ -166,7 +117,7 @@ static int add_states(struct builder *b, uint32_t n_pieces, struct tdm_error *er
         s->matches[0] = (struct tdm_special_match){ TDM_NO_PIECE, TDM_NO_PIECE };
         s->n_matches = 1;
         s->n_states = 1;
-        b->ranges[0] = (struct range){ 0, n_pieces };
+        b->ranges[0] = (struct tdm_byte_tree_range){ 0, n_pieces };
         for (uint32_t state = 0; state < s->n_states; state++) {
                 if (state == level_end) {
                         depth++;
@@ -193,7 +144,7 @@ static void shrink(void **array, size_t size)
 int tdm_specials_build(struct tdm_tokenizer *t, struct tdm_error *err)
 {
         _cleanup_(freep) uint32_t *order = NULL, *scratch = NULL;
-        _cleanup_(freep) struct range *ranges = NULL;
+        _cleanup_(freep) struct tdm_byte_tree_range *ranges = NULL;
         struct tdm_specials *s = &t->specials;
         struct builder b = { .t = t };
         uint64_t n_bytes = 0, bytes, kept;

@@ -2,12 +2,11 @@
  *
  * Nodes of the tree are numbered level by level: the children of one are side by side, sorted by byte. Node 0 is the
  * root. Building it takes time and memory linear in the bytes of the pieces. */
-#include "engine/text/tokenizer-private.h"
+#include "engine/text/byte-tree-private.h"
 
 #include <math.h>
 
 #define CHECK_EVERY 4096u        /* nodes between two looks at the flag */
-#define FEW 24u                  /* pieces that are sorted by insertion */
 #define UNKNOWN_PENALTY 10.0     /* below the worst score, as SentencePiece has it */
 #define MAP_BYTES_MAX (1u << 24) /* a real one has 240,000 */
 
@@ -15,10 +14,8 @@ static const char map_key[] = "tokenizer.ggml.precompiled_charsmap";
 
 struct tree_builder {
         struct tdm_tokenizer *t;
-        uint32_t *order, *scratch; /* pieces; those of one node are side by side */
-        struct tree_range {
-                uint32_t low, high;
-        } * ranges; /* of each node, in order */
+        uint32_t *order, *scratch;          /* pieces; those of one node are side by side */
+        struct tdm_byte_tree_range *ranges; /* of each node, in order */
 };
 
 /* 0 for a piece that ends at this depth, else 1 + its byte there. */
@@ -27,36 +24,13 @@ static unsigned tree_key(const struct tdm_tokenizer *t, uint32_t id, size_t dept
         return t->pieces[id].size == depth ? 0 : 1u + tdm_piece_text(t, id)[depth];
 }
 
-static void sort_range(struct tree_builder *b, struct tree_range range, size_t depth)
-{
-        uint32_t ends[258] = { 0 }, n = range.high - range.low, *ids = b->order + range.low;
-
-        if (n <= FEW) {
-                for (uint32_t i = 1; i < n; i++) {
-                        uint32_t id = ids[i], k = i;
-
-                        for (; k > 0 && tree_key(b->t, ids[k - 1], depth) > tree_key(b->t, id, depth); k--)
-                                ids[k] = ids[k - 1];
-                        ids[k] = id;
-                }
-                return;
-        }
-        for (uint32_t i = 0; i < n; i++)
-                ends[tree_key(b->t, ids[i], depth) + 1]++;
-        for (unsigned k = 1; k < 258; k++)
-                ends[k] += ends[k - 1];
-        for (uint32_t i = 0; i < n; i++)
-                b->scratch[ends[tree_key(b->t, ids[i], depth)]++] = ids[i];
-        memcpy(ids, b->scratch, n * sizeof(*ids));
-}
-
 /* Gives a node its piece and its children, which are numbered from n_nodes on. */
 static void open_node(struct tree_builder *b, uint32_t node, size_t depth)
 {
         struct tdm_unigram *u = &b->t->unigram;
-        struct tree_range range = b->ranges[node];
+        struct tdm_byte_tree_range range = b->ranges[node];
 
-        sort_range(b, range, depth);
+        tdm_byte_tree_sort(b->t, b->order + range.low, range.high - range.low, b->scratch, tree_key, depth);
         u->ids[node] = TDM_NO_PIECE;
         u->first[node] = u->n_nodes;
         if (tree_key(b->t, b->order[range.low], depth) ==
@@ -69,7 +43,7 @@ static void open_node(struct tree_builder *b, uint32_t node, size_t depth)
                 while (end < range.high && tree_key(b->t, b->order[end], depth) == key)
                         end++;
                 u->bytes[u->n_nodes] = (uint8_t)(key - 1);
-                b->ranges[u->n_nodes++] = (struct tree_range){ range.low, end };
+                b->ranges[u->n_nodes++] = (struct tdm_byte_tree_range){ range.low, end };
                 range.low = end;
         }
 }
@@ -80,7 +54,7 @@ static int tree_fill(struct tree_builder *b, uint32_t n, struct tdm_error *err)
         uint32_t begin = 0, end = 1;
         int r;
 
-        b->ranges[0] = (struct tree_range){ 0, n };
+        b->ranges[0] = (struct tdm_byte_tree_range){ 0, n };
         u->n_nodes = 1;
         for (size_t depth = 0; begin < end; depth++) {
                 for (uint32_t node = begin; node < end; node++) {
@@ -132,7 +106,7 @@ static int tree_build(struct tdm_tokenizer *t, struct tdm_error *err)
         u->unknown_score = least - UNKNOWN_PENALTY;
         if (n_bytes >= UINT32_MAX / 2)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "its pieces have far too many bytes");
-        work = (n_bytes + 1) * sizeof(struct tree_range) + 2 * (uint64_t)n * sizeof(uint32_t);
+        work = (n_bytes + 1) * sizeof(struct tdm_byte_tree_range) + 2 * (uint64_t)n * sizeof(uint32_t);
         r = tdm_parse_charge(&t->account, (n_bytes + 2) * node_bytes + work, err);
         if (r)
                 return r;
@@ -141,7 +115,7 @@ static int tree_build(struct tdm_tokenizer *t, struct tdm_error *err)
         u->bytes = malloc(n_bytes + 1);
         {
                 _cleanup_(freep) uint32_t *order = malloc(n * sizeof(*order)), *scratch = malloc(n * sizeof(*scratch));
-                _cleanup_(freep) struct tree_range *ranges = malloc((n_bytes + 1) * sizeof(*ranges));
+                _cleanup_(freep) struct tdm_byte_tree_range *ranges = malloc((n_bytes + 1) * sizeof(*ranges));
                 struct tree_builder b = { .t = t, .order = order, .scratch = scratch, .ranges = ranges };
 
                 if (!u->first || !u->ids || !u->bytes || !order || !scratch || !ranges)

@@ -7,6 +7,7 @@
  * none of them is that character alone, the unknown piece may stand for it, at a penalty. Neighbours that are unknown
  * become one. The scores are f32 and their sum is f64, so that the sum is exact for texts of real length, and cutting
  * it changes nothing. */
+#include "engine/text/byte-tree-private.h"
 #include "engine/text/encode-private.h"
 #include "engine/text/unicode.h"
 
@@ -74,28 +75,6 @@ static size_t find_replacement(const struct tdm_unigram *u, const uint8_t *text,
 
 /* ---- the best way to cut a stretch ---- */
 
-static uint32_t child_of(const struct tdm_unigram *u, uint32_t node, uint8_t byte)
-{
-        uint32_t low, high;
-
-        if (node == 0)
-                return u->roots[byte];
-        low = u->first[node];
-        high = u->first[node + 1];
-        while (high - low > 4) {
-                uint32_t middle = low + (high - low) / 2;
-
-                if (u->bytes[middle] <= byte)
-                        low = middle;
-                else
-                        high = middle;
-        }
-        for (; low < high; low++)
-                if (u->bytes[low] == byte)
-                        return low;
-        return 0;
-}
-
 static void offer(struct tdm_unigram_best *best, size_t from, size_t to, uint32_t id, double score)
 {
         if (score > best[to].score)
@@ -141,7 +120,7 @@ static int search_stretch(struct tdm_encoder *e)
 
                 length = (size_t)tdm_character_length(text + at, size - at);
                 for (size_t end = at; end < size;) {
-                        node = child_of(u, node, text[end]);
+                        node = tdm_byte_tree_child(u->first, u->bytes, u->roots, node, text[end]);
                         if (node == 0)
                                 break;
                         end++;
