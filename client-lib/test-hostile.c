@@ -265,7 +265,7 @@ static void test_daemon_that_does_not_read(void **state)
         start_ns = tdm_now_ns();
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(jobs); i++)
                 assert_int_equal(tandem_generate(t, &options, NULL, NULL, &jobs[i], &err), TANDEM_OK);
-        assert_true(tdm_now_ns() - start_ns < 4 * TDM_NSEC_PER_SEC);
+        assert_true(tdm_now_ns() - start_ns < 20 * TDM_NSEC_PER_SEC);
         assert_true(tandem_events(t) & POLLOUT);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(jobs); i++) {
                 assert_int_equal(tandem_wait(jobs[i], 20000), TANDEM_OK);

@@ -116,19 +116,27 @@ static void test_a_prefix(void **state)
         tdm_tokenizer_destroy(whole);
 }
 
+static uint64_t cpu_ns(void)
+{
+        struct timespec ts;
+
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+        return (uint64_t)ts.tv_sec * TDM_NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
+}
+
 /* Two drafts in turn are compared on the event loop, for each job. */
 static void test_time(void **state)
 {
         const uint32_t n = 262144, last = n - 1;
         struct tdm_tokenizer *a = vocabulary(n, NULL, 0, false), *same = vocabulary(n, NULL, 0, false);
         struct tdm_tokenizer *b = vocabulary(n, &last, 1, false);
-        uint64_t begin = tdm_now_ns(), took;
+        uint64_t begin = cpu_ns(), took;
 
         for (int i = 0; i < 500; i++) {
                 assert_first(a, same, n, n);
                 assert_first(a, b, n, last);
         }
-        took = tdm_now_ns() - begin;
+        took = cpu_ns() - begin;
         print_message("2,000 comparisons of %u pieces: %.1f ms\n", n, (double)took / 1e6);
         assert_true(took < TDM_NSEC_PER_SEC);
         tdm_tokenizer_destroy(a);
