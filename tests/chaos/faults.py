@@ -10,6 +10,7 @@ import time
 
 from tandem_test import SANITIZER, SLOW, alive, send_signal, wait_for
 
+HANG_S = 0.5  # tandemd's deadline
 PRODUCED, CONSUMED, RING_HEADER = 64, 128, 256  # common/ring-layout.h
 
 
@@ -74,9 +75,12 @@ class Faults:
         _, pids = self.victims()
         if not pids:
             return False
+        begin = time.monotonic()
         send(pids, signal.SIGSTOP)
         time.sleep(self.rng.random() * 0.15)
         send(pids, signal.SIGCONT)
+        if time.monotonic() - begin > HANG_S / 2:  # this process had to wait: that was no short pause
+            self.hung.update(pids)
         return True
 
     def do_restart(self):
