@@ -279,12 +279,20 @@ def gtk_over_the_bus():
                 return r.stdout.split()
             wait_for(window, "the window", 60 * SLOW)
             before = d.status().get("tokens_generated", 0)
-            time.sleep(0.5)
-            subprocess.run(["xdotool", "windowfocus", window()[0]], env=env, stderr=subprocess.DEVNULL)
-            # Without a window manager a key goes where the pointer is.
-            subprocess.run(["xdotool", "mousemove", "--window", window()[0], "300", "30", "click", "1",
-                            "key", "Return"],
-                           env=env, check=True)
+
+            def asked():
+                """A window that is there may not listen yet, so a key that had no effect is pressed again."""
+                subprocess.run(["xdotool", "windowfocus", window()[0]], env=env, stderr=subprocess.DEVNULL)
+                # Without a window manager a key goes where the pointer is.
+                subprocess.run(["xdotool", "mousemove", "--window", window()[0], "300", "30", "click", "1",
+                                "key", "Return"], env=env, check=True)
+                end = time.monotonic() + 5
+                while time.monotonic() < end:
+                    if d.jobs() or d.status().get("tokens_generated", 0) > before:
+                        return True
+                    time.sleep(0.05)
+                return False
+            wait_for(asked, "a story is asked for", 60 * SLOW)
             wait_for(lambda: d.status().get("tokens_generated", 0) > before + 30, "a story is told", 60 * SLOW)
             wait_for(lambda: d.status().get("jobs_done", 0) >= 1, "to its end", 60 * SLOW)
             time.sleep(0.5)
