@@ -4,6 +4,7 @@ takes the other program."""
 import atexit
 import os
 import shutil
+import struct
 import sys
 import tempfile
 
@@ -11,6 +12,22 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import tandem_test  # noqa: E402
 
 NAMES = ("npu", "gpu")
+
+
+class Speed:
+    """How slow the device of a faulty worker is, in percent of its time, from now on."""
+
+    def __init__(self, percent=100):
+        self.file = tempfile.NamedTemporaryFile(prefix="tandem-test-slow-")
+        self.set(percent)
+
+    def set(self, percent):
+        self.percent = int(percent)
+        with open(self.file.name, "r+b") as f:
+            f.write(struct.pack("<I", self.percent))
+
+    def fault(self, name):
+        return f"numerics=-{name},slow-file={self.file.name}"
 
 
 class PrivateBin:

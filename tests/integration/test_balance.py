@@ -8,8 +8,6 @@ throughput is judged too; a machine with other work would decide that, and not t
 import itertools
 import json
 import statistics
-import struct
-import tempfile
 import threading
 import time
 
@@ -20,27 +18,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "chaos"))
 from tandem_test import *  # noqa: E402,F403
 import tandem_test  # noqa: E402
-from private_bin import PrivateBin  # noqa: E402
+from private_bin import PrivateBin, Speed  # noqa: E402
 
 CORES = sorted(os.sched_getaffinity(0))
 WITHIN_S = 10 * SLOW
 PROMPT_IDS = [2] + list(range(400, 420))
-
-
-class Speed:
-    """How slow a device is, in percent of its time, from now on."""
-
-    def __init__(self, percent=100):
-        self.file = tempfile.NamedTemporaryFile(prefix="tandem-test-slow-")
-        self.set(percent)
-
-    def set(self, percent):
-        self.percent = int(percent)
-        with open(self.file.name, "r+b") as f:
-            f.write(struct.pack("<I", self.percent))
-
-    def fault(self, name):
-        return f"numerics=-{name},slow-file={self.file.name}"
 
 
 def two_cores():

@@ -98,17 +98,25 @@ def caller(address):
 
 class Polkit:
     """Plays org.freedesktop.PolicyKit1: a process with its own main loop that answers from a table of
-    {"uid action": yes}, and can be told to be slow. Written with GDBus."""
+    {"uid action": yes}, and can be told to hold its answers back until it may go on. Written with GDBus."""
 
-    def __init__(self, bus, table, delay=0.0, answer="normal"):
+    def __init__(self, bus, table, answer="normal"):
         try:
             import gi  # noqa: F401
         except ImportError:
             raise Skip("python3-gi is missing") from None
         self.process = subprocess.Popen([sys.executable, "-B", os.path.abspath(__file__), "--polkit", bus.address,
-                                         json.dumps(table), str(delay), answer], stdin=subprocess.DEVNULL,
+                                         json.dumps(table), answer], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
         equal(self.process.stdout.readline(), "ready\n", "the test's polkit")
+
+    def wait_asked(self, n):
+        for _ in range(n):
+            self.process.stdout.readline()
+
+    def go_on(self):
+        self.process.stdin.write("go on\n")
+        self.process.stdin.flush()
 
     def asked(self):
         """Stops it; what it was asked."""
@@ -116,7 +124,7 @@ class Polkit:
         return [json.loads(line) for line in self.process.communicate(timeout=20)[0].splitlines()]
 
 
-def polkit(address, table, delay, answer):
+def polkit(address, table, answer):
     import gi
     gi.require_version("Gio", "2.0")
     from gi.repository import Gio, GLib
@@ -128,6 +136,8 @@ def polkit(address, table, delay, answer):
       <arg type="(sa{sv})" direction="in"/><arg type="s" direction="in"/><arg type="a{ss}" direction="in"/>
       <arg type="u" direction="in"/><arg type="s" direction="in"/><arg type="(bba{ss})" direction="out"/>
       </method></interface></node>"""
+
+    held = []
 
     def on_call(connection, sender, path, interface, method, args, invocation):
         (kind, details), action, _, asked, _ = args.unpack()
@@ -151,7 +161,16 @@ def polkit(address, table, delay, answer):
                 yes = table.get(f"{uid} {action.rsplit('.', 1)[1]}", False)
                 invocation.return_value(GLib.Variant("((bba{ss}))", ((yes, not yes, {}),)))
             return False
-        GLib.timeout_add(int(1000 * delay), reply) if delay else reply()
+        held.append(reply) if answer == "held" else reply()
+
+    def on_go_on(channel, condition):
+        sys.stdin.readline()
+        while held:
+            held.pop(0)()
+        return False
+
+    if answer == "held":
+        GLib.io_add_watch(sys.stdin.fileno(), GLib.IO_IN, on_go_on)
     c.register_object("/org/freedesktop/PolicyKit1/Authority", Gio.DBusNodeInfo.new_for_xml(xml).interfaces[0],
                       on_call, None, None)
     c.call_sync("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "RequestName",
@@ -162,7 +181,7 @@ def polkit(address, table, delay, answer):
 
 @test
 def a_users_bus_is_that_users():
-    with Bus() as bus, bus.daemon() as d:
+    with Bus() as bus, bus.daemon(hang_ms=STANDING_MS) as d, d.standing():  # the job lasts
         c, bob = Client(bus).wait(), User(bus, BOB)
         path, fd = c.generate(max_tokens=2000, ignore_end=True)
         for call in ((ROOT, MANAGER, "GetStatus", "a{sv}", {}), (ROOT, OBJECTS, "GetManagedObjects", ""),
@@ -188,34 +207,35 @@ def look(user, path):
 
 @test
 def two_users_without_polkit():
-    with Bus("system") as bus, bus.daemon(system=True) as d:
+    with Bus("system") as bus, bus.daemon(system=True, hang_ms=STANDING_MS) as d:
         root, alice, bob = Client(bus).wait(), User(bus, ALICE), User(bus, BOB)
         path = alice.generate(**{"max-tokens": 4000, "ignore-end": True, "linger": True, "token": "hers"})
         check(path.startswith(ROOT + "/jobs/"), "alice generates", path)
         plain = alice.generate(**{"max-tokens": 4000, "ignore-end": True})
-        # For Bob there is no such thing: the same answers as for what does not exist.
-        for p in (path, plain):
-            nothing = look(bob, p + "9")
-            equal(set(nothing.values()), {UNKNOWN}, "answers about a job that does not exist")
-            equal(look(bob, p), nothing, "answers about another user's job")
-        equal(bob.call(os.path.dirname(path), "org.freedesktop.DBus.Introspectable", "Introspect", ""), UNKNOWN,
-              "the folder of another user's jobs")
-        check("jobs/" not in json.dumps(bob.call(ROOT, OBJECTS, "GetManagedObjects", "")), "Bob's managed objects")
-        check("node name" not in bob.call(ROOT + "/jobs", "org.freedesktop.DBus.Introspectable", "Introspect", "")[0],
-              "Bob's list of jobs")
-        check(path in json.dumps(alice.call(ROOT, OBJECTS, "GetManagedObjects", "")), "Alice's managed objects")
-        # Another connection of Alice's sees them; root sees all.
-        again = User(bus, ALICE)
-        wait_for(lambda: again.call(path, JOB, "GetText", "t", 0)[1] > 0, "text, for the same user")
-        check(isinstance(again.call(path, PROPERTIES, "GetAll", "s", JOB), list), "properties, for the same user")
-        equal(int(root.get(path, JOB, "StartedByUID")), ALICE, "root sees whose it is")
-        check(path in root.managed() and plain in root.managed(), "root sees all")
-        # Managing is root's.
-        for call in ((ROOT, MANAGER, "LoadModel", "sa{sv}", "tale", {}),
-                     (ROOT, MANAGER, "UnloadModel", "sa{sv}", "tale", {}),
-                     (ROOT, MANAGER, "RestartWorker", "sa{sv}", "npu", {}),
-                     (ROOT + "/workers/npu", WORKER, "Restart", "a{sv}", {})):
-            equal(bob.call(*call), DENIED, f"{call[2]} without polkit")
+        with d.sliced(lambda: root.get(path, JOB, "TextBytes") > 0, "a text"):
+            # For Bob there is no such thing: the same answers as for what does not exist.
+            for p in (path, plain):
+                nothing = look(bob, p + "9")
+                equal(set(nothing.values()), {UNKNOWN}, "answers about a job that does not exist")
+                equal(look(bob, p), nothing, "answers about another user's job")
+            equal(bob.call(os.path.dirname(path), "org.freedesktop.DBus.Introspectable", "Introspect", ""), UNKNOWN,
+                  "the folder of another user's jobs")
+            check("jobs/" not in json.dumps(bob.call(ROOT, OBJECTS, "GetManagedObjects", "")), "Bob's managed objects")
+            seen = bob.call(ROOT + "/jobs", "org.freedesktop.DBus.Introspectable", "Introspect", "")[0]
+            check("node name" not in seen, "Bob's list of jobs")
+            check(path in json.dumps(alice.call(ROOT, OBJECTS, "GetManagedObjects", "")), "Alice's managed objects")
+            # Another connection of Alice's sees them; root sees all.
+            again = User(bus, ALICE)
+            check(again.call(path, JOB, "GetText", "t", 0)[1] > 0, "text, for the same user")
+            check(isinstance(again.call(path, PROPERTIES, "GetAll", "s", JOB), list), "properties, for the same user")
+            equal(int(root.get(path, JOB, "StartedByUID")), ALICE, "root sees whose it is")
+            check(path in root.managed() and plain in root.managed(), "root sees all")
+            # Managing is root's.
+            for call in ((ROOT, MANAGER, "LoadModel", "sa{sv}", "tale", {}),
+                         (ROOT, MANAGER, "UnloadModel", "sa{sv}", "tale", {}),
+                         (ROOT, MANAGER, "RestartWorker", "sa{sv}", "npu", {}),
+                         (ROOT + "/workers/npu", WORKER, "Restart", "a{sv}", {})):
+                equal(bob.call(*call), DENIED, f"{call[2]} without polkit")
         root.call(ROOT, MANAGER, "RestartWorker", "sa{sv}", "npu", {})
         # The same over the socket: Bob sees and ends nothing of Alice's.
         jobs = {j["uid"] for j in d.jobs()}
@@ -332,24 +352,18 @@ def polkit_fails_or_sleeps():
         p = Polkit(bus, {}, answer="error")
         equal(alice.generate(), DENIED, "polkit that fails means no")
         p.asked()
-        for _ in range(2):  # the first one loads the model
-            begin = time.monotonic()
-            path, fd = root.generate(max_tokens=3)
-            read_all(fd)
-        delay = min(8.0, 1.0 + 10 * (time.monotonic() - begin))  # longer than an answer takes on this machine now
-        p = Polkit(bus, {f"{ALICE} generate": True}, delay=delay)
+        p = Polkit(bus, {f"{ALICE} generate": True}, answer="held")
         # Root and the socket are served while polkit thinks, and a caller that leaves meanwhile is forgotten.
         alice.process.stdin.write(json.dumps(["generate", {"max-tokens": 3}]) + "\n")
         alice.process.stdin.flush()
         bob.process.stdin.write(json.dumps(["generate", {"max-tokens": 3}]) + "\n")
         bob.process.stdin.flush()
-        begin = time.monotonic()
-        time.sleep(0.1)
+        p.wait_asked(2)
         bob.process.kill()
         path, fd = root.generate(max_tokens=3)
         read_all(fd)
-        took = time.monotonic() - begin
-        check(took < 0.9 * delay * SLOW, "others waited for polkit", took, delay)
+        equal(len(d.generate(n=3).ids), 3, "nobody else waits for polkit")
+        p.go_on()
         check(json.loads(alice.process.stdout.readline()).startswith(ROOT), "a late yes is a yes")
         p.asked()
         # Silence: refused in the end, and the floor is not left with calls that wait. More than may wait are refused.
@@ -431,6 +445,6 @@ def a_hung_file():
 
 if __name__ == "__main__":
     if "--polkit" in sys.argv:
-        polkit(sys.argv[2], json.loads(sys.argv[3]), float(sys.argv[4]), sys.argv[5])
+        polkit(sys.argv[2], json.loads(sys.argv[3]), sys.argv[4])
     else:
         main()

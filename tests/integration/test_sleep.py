@@ -104,19 +104,25 @@ def daemon(bus, **env):
                       placement="split")
 
 
+N = times(300, 1200, 40)
+
+
 def wanted():
-    """Long enough that none is done before tandemd hears of the sleep, on fast machines too."""
-    return [{"prompt": PROMPT + " and" * i, "n": times(300, 1200, 40), "temp": (0.0, 0.8)[i % 2], "seed": i}
-            for i in range(4)]
+    return [{"prompt": PROMPT + " and" * i, "n": N, "temp": (0.0, 0.8)[i % 2], "seed": i} for i in range(4)]
 
 
-def n_tokens(jobs):
-    """Of all that came so far."""
-    for job in jobs:
-        while job.result.reason is None and job.wire.socket and select.select([job.wire.socket], [], [], 0)[0]:
-            if not job.step(1):
-                break
-    return sum(len(job.result.ids) for job in jobs)
+def start(d, request):
+    """A job that is not done before tandemd hears of the sleep, on fast machines too: only its first tokens are
+    compared."""
+    return d.start_job(**dict(request, n=min(10 * N, 3500)))
+
+
+def go_on_as(jobs, want):
+    for job, w in zip(jobs, want):
+        check(job.until(N), "all tokens")
+        same_ids(job.result.ids[:N], w.ids, "ids")
+        same_ids(job.result.logprobs[:N], w.logprobs, "log-probabilities")
+        job.vanish()
 
 
 @test
@@ -128,7 +134,7 @@ def jobs_go_on():
             want = [d.generate(**q) for q in wanted()]
             fake.inhibited()
             equal(fake.ask("look")["asked"][0][0::3], ["sleep", "delay"], "what is inhibited, and how")
-            jobs = [d.start_job(**q) for q in wanted()]
+            jobs = [start(d, q) for q in wanted()]
             for n in range(2):
                 for job in jobs:
                     job.until(10 * (n + 1))
@@ -146,10 +152,7 @@ def jobs_go_on():
                 if os.path.exists(PROGRAMS):
                     wait_for(lambda: d.worker_pid("npu") not in (0, pid), "the NPU is opened anew", 20)
                 print(f"    the machine could sleep after {1e3 * took:.0f} ms", flush=True)
-            for job, w in zip(jobs, want):
-                r = job.wait()
-                same_ids(r.ids, w.ids, "ids")
-                same_ids(r.logprobs, w.logprobs, "log-probabilities")
+            go_on_as(jobs, want)
         fake.end()
 
 
@@ -166,7 +169,7 @@ def the_device_comes_late():
             d.wait_ready()
             want = [d.generate(**q) for q in wanted()]
             fake.inhibited()
-            jobs = [d.start_job(**q) for q in wanted()]
+            jobs = [start(d, q) for q in wanted()]
             for job in jobs:
                 job.until(10)
             fake.sleep()
@@ -174,7 +177,7 @@ def the_device_comes_late():
             control.absent(late)
             fake.ask("wake")
             wait_for(lambda: "no emulated device" in d.workers()["npu"].get("last_exit", ""), "the device is missed",
-                     late / 2)
+                     20)
             steps = d.status()["steps_done"]
             check(d.status().get("jobs_running", 0) > 0, "jobs wait", d.status())
             while time.monotonic() - begin < late:
@@ -186,11 +189,12 @@ def the_device_comes_late():
             wait_for(lambda: d.status()["steps_done"] > steps, "the jobs go on", 20)
             took = time.monotonic() - begin - late
             restarts = d.workers()["npu"]["restarts"]
-            for job, w in zip(jobs, want):
-                r = job.wait()
-                same_ids(r.ids, w.ids, "ids")
-                same_ids(r.logprobs, w.logprobs, "log-probabilities")
-                check(not r.done.get("degraded"), "the same plan", r.done)
+            go_on_as(jobs[1:], want[1:])
+            check(jobs[0].until(N), "all tokens")
+            jobs[0].cancel()
+            r = jobs[0].wait()
+            same_ids(r.ids[:N], want[0].ids, "ids")
+            check(not r.done.get("degraded"), "the same plan", r.done)
             print(f"    {restarts} tries; the jobs went on {1e3 * took:.0f} ms after the device was back", flush=True)
         fake.end()
 
@@ -208,7 +212,7 @@ def the_watchdog_sleeps_too():
             d.wait_ready()
             want = d.generate(**wanted()[1])
             fake.inhibited()
-            job = d.start_job(**wanted()[1])
+            job = start(d, wanted()[1])
             job.until(10)
             fake.sleep()
             while select.select([manager], [], [], 0)[0]:  # what it was told before
@@ -218,7 +222,7 @@ def the_watchdog_sleeps_too():
                 check(d.status().get("jobs_running", 0) > 0, "the job waits", d.status())
                 n += manager.recv(4096).startswith(b"WATCHDOG=1")
             fake.ask("wake")
-            same_ids(job.wait().ids, want.ids, "ids")
+            go_on_as([job], [want])
             check("the watchdog is not told" not in d.log(), "it was told all the time", d.log())
         fake.end()
 
