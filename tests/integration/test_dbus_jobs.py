@@ -150,13 +150,13 @@ def goes_on_behind_drawn_tokens():
 
 @test
 def gdbus_hears_the_end():
-    with Bus() as bus, bus.daemon() as d:
+    with Bus() as bus, bus.daemon(hang_ms=STANDING_MS) as d:
         Client(bus).wait()
         me, other = Listener(bus), Listener(bus)
         name = me.connection.get_unique_name()[1:].replace(".", "_")
+        begin = time.monotonic()
         path, fd = me.generate(PROMPT, max_tokens=600, ignore_end=True, token="my_job", output="events")
         equal(path, f"{ROOT}/jobs/{name}/my_job", "the path is known beforehand")
-        begin = time.monotonic()
         me.until(lambda: me.of(path, "Finished"), "Finished")
         took = time.monotonic() - begin
         events = [json.loads(line) for line in read_all(fd).splitlines()]
@@ -183,21 +183,23 @@ def gdbus_hears_the_end():
         # The other, of the same user, hears nothing of it unless it watches.
         other.spin(0.2)
         equal([s for s in other.signals if "/jobs/" in str(s)], [], "signals that are not its own")
-        path, fd = me.generate(PROMPT, max_tokens=2000, ignore_end=True, output="none")
-        equal(read_all(fd), b"", "a pipe that was not wanted is at its end")
-        other.call(path, JOB, "Watch", None)
+        with d.standing():  # so that it is watched before it ends
+            path, fd = me.generate(PROMPT, max_tokens=300, ignore_end=True, output="none")
+            equal(read_all(fd), b"", "a pipe that was not wanted is at its end")
+            other.call(path, JOB, "Watch", None)
         other.until(lambda: other.of(path, "Finished"), "Finished, for a watcher")
         other.until(lambda: other.of(path, "PropertiesChanged"), "changes, for a watcher")
         # A token names one job only.
-        path, fd = me.generate(PROMPT, max_tokens=4000, ignore_end=True, token="twice")
-        try:
-            me.generate(PROMPT, token="twice")
-            raise AssertionError("a token was taken twice")
-        except me.GLib.Error as e:
-            check(ERROR + "BadRequest" in e.message, "token twice", e.message)
-        path2, fd2 = other.generate(PROMPT, max_tokens=3, token="twice")
-        check(path2 != path, "another caller's token is another's")
-        me.call(path, JOB, "Cancel", None)
+        with d.standing():
+            path, fd = me.generate(PROMPT, max_tokens=4000, ignore_end=True, token="twice")
+            try:
+                me.generate(PROMPT, token="twice")
+                raise AssertionError("a token was taken twice")
+            except me.GLib.Error as e:
+                check(ERROR + "BadRequest" in e.message, "token twice", e.message)
+            path2, fd2 = other.generate(PROMPT, max_tokens=3, token="twice")
+            check(path2 != path, "another caller's token is another's")
+            me.call(path, JOB, "Cancel", None)
         me.until(lambda: me.of(path, "Finished"), "the end of the cancelled job")
         equal(me.of(path, "Finished")[0][4][0], "cancelled", "result")
         for f in (fd, fd2):
@@ -314,13 +316,13 @@ def slow_and_dead_readers():
 
 @test
 def the_owner_leaves():
-    with Bus() as bus, bus.daemon() as d:
+    with Bus() as bus, bus.daemon(hang_ms=STANDING_MS) as d:
         c, me = Client(bus).wait(), Client(bus)
         gone, fd = me.generate(max_tokens=4000, ignore_end=True)
         stays, fd2 = me.generate(max_tokens=300, ignore_end=True, linger=True)
-        wait_for(lambda: c.get(gone, JOB, "GeneratedTokens") > 3, "tokens")
-        equal(c.get(stays, JOB, "Owner"), me.connection.get_unique_name(), "owner")
-        me.close()
+        with d.sliced(lambda: c.get(gone, JOB, "GeneratedTokens") > 3, "tokens"):
+            equal(c.get(stays, JOB, "Owner"), me.connection.get_unique_name(), "owner")
+            me.close()
         wait_for(lambda: gone not in c.managed(), "the job to end with its owner", 10)
         check(len(read_all(fd)) < 20000, "its pipe was closed early")
         equal(str(c.get(stays, JOB, "Owner")), "", "owner of the lingering job")
@@ -346,8 +348,8 @@ def the_example_of_the_page():
 @test
 def tools_that_leave_after_each_call():
     """busctl, gdbus and dbus-send start a job that lingers, look at it, fetch its text and cancel it."""
-    with Bus() as bus, bus.daemon() as d:
-        Client(bus).wait()
+    with Bus() as bus, bus.daemon(hang_ms=STANDING_MS) as d:
+        c = Client(bus).wait()
         want = d.generate(n=40, ignore_end=True).text
         job = re.compile(r"/dev/tandem/Tandem1/jobs/\d+")
 
@@ -371,9 +373,10 @@ def tools_that_leave_after_each_call():
         out = run(*gdbus, "--object-path", ROOT, "--method", MANAGER + ".Generate", PROMPT,
                   "{'max-tokens': <uint32 4000>, 'ignore-end': <true>, 'linger': <true>, 'token': <'by_gdbus'>}")
         path = re.search(r"/dev/tandem/Tandem1/jobs/\w+/by_gdbus", out).group()
-        wait_for(lambda: "decode" in run(*gdbus, "--object-path", path, "--method", PROPERTIES + ".Get", JOB, "State"),
-                 "gdbus to see it run")
-        run(*gdbus, "--object-path", path, "--method", JOB + ".Cancel")
+        with d.sliced(lambda: c.get(path, JOB, "State") == "decode", "it runs"):
+            said = run(*gdbus, "--object-path", path, "--method", PROPERTIES + ".Get", JOB, "State")
+            check("decode" in said, "gdbus sees it run", said)
+            run(*gdbus, "--object-path", path, "--method", JOB + ".Cancel")
         wait_for(lambda: "cancelled" in run(*gdbus, "--object-path", path,
                                             "--method", PROPERTIES + ".Get", JOB, "Result"),
                  "gdbus to see the end")
@@ -386,11 +389,12 @@ def tools_that_leave_after_each_call():
         out = run(*busctl, "call", NAME, ROOT, MANAGER, "Generate", "sa{sv}", PROMPT, "3", "max-tokens", "u", "4000",
                   "ignore-end", "b", "true", "linger", "b", "true")
         path = job.search(out).group()
-        wait_for(lambda: "decode" in run(*send, path, PROPERTIES + ".Get", "string:" + JOB, "string:State"),
-                 "dbus-send State")
-        wait_for(lambda: "string \"" in run(*send, path, JOB + ".GetText", "uint64:0") and
-                 "uint64 0" not in run(*send, path, JOB + ".GetText", "uint64:0"), "dbus-send GetText")
-        run(*send, path, JOB + ".Cancel")
+        with d.sliced(lambda: c.get(path, JOB, "TextBytes") > 0, "a text"):
+            said = run(*send, path, PROPERTIES + ".Get", "string:" + JOB, "string:State")
+            check("decode" in said, "dbus-send State", said)
+            said = run(*send, path, JOB + ".GetText", "uint64:0")
+            check("string \"" in said and "uint64 0" not in said, "dbus-send GetText", said)
+            run(*send, path, JOB + ".Cancel")
         wait_for(lambda: "cancelled" in run(*send, path, PROPERTIES + ".Get", "string:" + JOB, "string:Result"),
                  "dbus-send to see the end")
         run(*send, path, JOB + ".Release")
@@ -444,16 +448,17 @@ def another_default():
 @test
 def ending_politely():
     """SIGTERM: a job that is nearly done is finished, its text read, its end told."""
-    with Bus() as bus, bus.daemon() as d:
+    with Bus() as bus, bus.daemon(hang_ms=STANDING_MS) as d:
         c, me = Client(bus).wait(), Listener(bus)
         d.wait_ready()
         begin = time.monotonic()
         n = len(d.generate(n=40).ids)
-        # Few enough that this machine is done with them in half of the 5 s that tandemd gives them.
-        n = min(300, int(n * 2.5 / (time.monotonic() - begin)))
+        # Few enough that this machine is done with them in a tenth of the 5 s that tandemd gives them.
+        n = max(20, min(300, int(n * 0.5 / (time.monotonic() - begin))))
+        workers = d.worker_pids()
         path, fd = me.generate(PROMPT, max_tokens=n, ignore_end=True)
-        wait_for(lambda: c.get(path, JOB, "GeneratedTokens") > 3, "tokens", pause=0.005)
-        d.process.terminate()
+        with d.sliced(lambda: c.get(path, JOB, "GeneratedTokens") > 3, "tokens", workers):
+            d.process.terminate()
         me.until(lambda: me.of(path, "Finished"), "Finished")
         equal(me.of(path, "Finished")[0][4][0], "length", "result")
         equal(len(read_all(fd)), me.of(path, "Finished")[0][4][1]["text-bytes"], "text")
@@ -507,13 +512,10 @@ def calls_while_a_daemon_ends():
 def calls_that_an_ending_daemon_refuses():
     """Its own job of the bus keeps the name. What is refused meanwhile hears of it when the name is free, so that a
     second call comes to the next daemon."""
-    with Bus() as bus, bus.daemon() as d, NextDaemon(bus, d) as following:
+    with Bus() as bus, bus.daemon(hang_ms=STANDING_MS) as d, NextDaemon(bus, d) as following:
         c, answers = Client(bus).wait(), []
         want = read_all(c.generate(PROMPT, max_tokens=6)[1])
         path, fd = c.generate(PROMPT, max_tokens=20000, ignore_end=True)
-        wait_for(lambda: c.get(path, JOB, "GeneratedTokens") > 3, "tokens", pause=0.005)
-        d.process.terminate()
-        wait_for(lambda: c.get(ROOT, MANAGER, "Draining"), "Draining", 10)
 
         def ask():
             me = Client(bus)
@@ -521,10 +523,13 @@ def calls_that_an_ending_daemon_refuses():
             answers.append(read_all(me.generate(PROMPT, max_tokens=6)[1]))
 
         t = threading.Thread(target=ask)
-        t.start()
-        time.sleep(0.3)
-        equal((answers, c.get(path, JOB, "State")), ([], "decode"), "while a job runs")
-        c.call(path, JOB, "Cancel", "")
+        with d.sliced(lambda: c.get(path, JOB, "GeneratedTokens") > 3, "tokens"):
+            d.process.terminate()
+            wait_for(lambda: c.get(ROOT, MANAGER, "Draining"), "Draining", 10)
+            t.start()
+            time.sleep(0.3)
+            equal((answers, c.get(path, JOB, "State")), ([], "decode"), "while a job runs")
+            c.call(path, JOB, "Cancel", "")
         t.join(60 * SLOW)
         equal(answers[0], ERROR + "Draining", "why not")
         equal(answers[1:], [want], "the text at the second call")

@@ -82,12 +82,13 @@ def cut_short():
     with tempfile.TemporaryDirectory() as tmp:
         path = os.path.join(tmp, "victim.gguf")
         shutil.copyfile(models()["gemma3n"], path)
-        with Daemon(models=[TALE, path]) as d:
+        with Daemon(models=[TALE, path], hang_ms=STANDING_MS) as d:
             want = d.generate(model="tale", prompt=PROMPT, n=10)
             good = d.generate(model="victim", ids=IDS, n=300, temp=0.0)
+            workers = d.worker_pids()
             job = d.start_job(model="victim", ids=IDS, n=300, temp=0.0)
-            job.until(3)
-            os.truncate(path, 100000)
+            with d.sliced(lambda: job.has(3), "three tokens", workers):
+                os.truncate(path, 100000)
             r = job.wait()
             check(r.reason == "DONE_ERROR", "the job ends", r.reason)
             equal(r.error["code"], "model-changed", "the running job's error")

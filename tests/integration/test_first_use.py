@@ -286,7 +286,7 @@ class Held(Folder):
         self.held.bind(self.socket)
         self.held.listen(16)
         self.one_job = config("[daemon]\nmax-running-per-user = 1\n")
-        self.daemons, self.clients = [], []
+        self.daemons, self.clients, self.stopped = [], [], []
         return self
 
     def __exit__(self, *why):
@@ -311,17 +311,27 @@ class Held(Folder):
         return self.clients[-1]
 
     def keep_busy(self):
+        # Its workers stand still until it is cancelled, so that it does not end before all the others wait.
+        self.wait_ready()
+        self.stopped = self.worker_pids()
         # Its client does not take it to the next daemon, where it would keep the others waiting.
         self.ask("generate", "-n", "3000", "--ignore-end", "Once", env={"TANDEM_REATTACH": "0"})
         # While its model is loaded, jobs of another one would still run.
-        wait_for(lambda: any(j.get("generated_tokens") for j in self.call("jobs")["jobs"]), "a job that runs", 30)
+        run_in_slices(self.stopped, lambda: any(j.get("generated_tokens") for j in self.jobs()), "a job that runs")
 
     def end(self):
         """The second signal cancels what runs."""
         self.daemons[-1].terminate()
         time.sleep(0.2)
         self.daemons[-1].terminate()
+        self.go_on()
         equal(exit_of(self.daemons[-1]), 0, "its end")
+
+
+    def go_on(self):
+        for pid in self.stopped:
+            send_signal(pid, signal.SIGCONT)
+        self.stopped = []
 
 
 def answer_of(p):
@@ -334,7 +344,7 @@ def answer_of(p):
 def a_job_that_had_not_begun():
     """It is asked for again where the next daemon listens, by each command."""
     vectors = make_model("a", arch="gemma-embedding")
-    with Held(models=(TALE, SPROUT, vectors)) as d:
+    with Held(models=(TALE, SPROUT, vectors), hang_ms=STANDING_MS) as d:
         d.begin()
         d.keep_busy()
         n = ("-n", "4", "--temp", "0", "Once")
@@ -381,7 +391,7 @@ def a_request_of_http_that_had_not_begun():
         equal(status, 200, f"{path} {data[:300]}")
         return re.findall(rb'"(?:text|content|response|embedding)":("[^"]*"|\[[0-9][^]]*)', data)
 
-    with Held(models=(TALE, SPROUT, vectors)) as d:
+    with Held(models=(TALE, SPROUT, vectors), hang_ms=STANDING_MS) as d:
         d.begin()
         with Gateway(d) as gateway:
             want = [texts(*r, gateway) for r in requests]
@@ -401,6 +411,7 @@ def a_request_of_http_that_had_not_begun():
             loads.start()
             time.sleep(0.2)
             d.daemons[-1].terminate()
+            d.go_on()
             equal(exit_of(d.daemons[-1]), 0, "its end")
             d.begin()
             for t in [*threads, loads]:

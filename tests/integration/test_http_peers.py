@@ -99,26 +99,9 @@ def url(g):
     return f"http://127.0.0.1:{g.port}"
 
 
-def workers_of(d):
-    return [d.worker_pid(w) for w in ("npu", "gpu")]
-
-
 def stop(pids):
     for pid in pids:
         send_signal(pid, signal.SIGSTOP)
-
-
-def run_in_slices(workers, condition, what):
-    """Lets the workers run for a few milliseconds at a time until the condition holds, and leaves them stopped. A short
-    answer cannot end between two looks at it, as it could on a machine that lets this process wait."""
-    def after_a_slice():
-        for pid in workers:
-            send_signal(pid, signal.SIGCONT)
-        time.sleep(0.003)
-        stop(workers)
-        time.sleep(0.01)  # what was drawn reaches the client
-        return condition()
-    wait_for(after_a_slice, what, 60, 0)
 
 
 def requests_handed_over(g):
@@ -134,7 +117,7 @@ def die_in_the_midst(d, g, requests, enough=6, n_cut=1):
         if attempt:
             d.start()
         before = requests_handed_over(g)
-        workers = workers_of(d)  # asked before: an answer may take as long as a short text
+        workers = d.worker_pids()  # asked before: an answer may take as long as a short text
         readers = {name: Reader(g, *requests[name]) for name in requests}
         run_in_slices(workers, lambda: all(r.n >= enough or r.error or not r.is_alive()
                                            or r.body.get("stream") is False for r in readers.values()),
@@ -284,10 +267,10 @@ def peers_that_are_no_good():
             with Gateway(d, "--peers", peers_file(d, *bad, url(b), url(c) + " fleets-key-0123")) as a:
                 asked = f"goes on at 127.0.0.1:{b.port}"
                 for attempt in range(5):
-                    workers = workers_of(d)
+                    workers = d.worker_pids()
                     r = Reader(a, "/v1/completions", LONG)
                     run_in_slices(workers, lambda: r.n >= 5 or not r.is_alive(), "tokens")
-                    stop(workers_of(dying))  # the next good one takes the job, and says nothing but that it lives
+                    stop(dying.worker_pids())  # the next good one takes the job, and says nothing but that it lives
                     d.kill()
                     wait_for(lambda: asked in a.log() or not r.is_alive(), "the peer that dies is asked")
                     if asked in a.log():

@@ -4,7 +4,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from lives import Cli, Held, leave  # noqa: E402
+from lives import Cli, Held, ask_to_end, leave, let_go  # noqa: E402
 from tandem_bus import Bus  # noqa: E402
 from tandem_test import *  # noqa: E402,F403
 
@@ -59,10 +59,12 @@ def systemd(address, unit, does):
 
 
 def running(d, n, tokens=LONG, **env):
-    """Commands that have much to say yet."""
+    """Commands that have much to say yet, and workers that stand still in their midst."""
+    d.wait_ready()
+    workers = d.worker_pids()
     clis = [Cli(d, "--raw", "-n", str(tokens), "--seed", str(i), PROMPT, **env) for i in range(n)]
-    wait_for(lambda: all(c.n() >= 5 for c in clis), "tokens", 60)
-    return clis
+    run_in_slices(workers, lambda: all(c.n() >= 5 for c in clis), "tokens")
+    return clis, workers
 
 
 def give_up(clis):
@@ -71,21 +73,21 @@ def give_up(clis):
         cli.wait()
 
 
-def seconds_to_leave(d):
+def seconds_to_leave(d, stopped=()):
     begin = time.monotonic()
-    leave(d)
+    leave(d, stopped)
     return time.monotonic() - begin
 
 
 @test
 def as_fast_as_an_idle_one():
     """Jobs that last longer than FINISH_S hold it no longer than their absence does."""
-    with Held() as d:
+    with Held(hang_ms=STANDING_MS) as d:
         d.wait_ready()
         idle = seconds_to_leave(d)
         d.start()
-        clis = running(d, 8)
-        took = seconds_to_leave(d)
+        clis, workers = running(d, 8)
+        took = seconds_to_leave(d, workers)
         give_up(clis)
         check(d.log().count(ELSEWHERE) == 8, "jobs that go on elsewhere", d.log()[-2000:])
         print(f"FIGURE leaving: {took:.2f} s with eight jobs, {idle:.2f} s idle")
@@ -96,20 +98,23 @@ def as_fast_as_an_idle_one():
 @test
 def others_have_their_time():
     """A job that no client takes to the next daemon, one beside it that a client does, and one whose socket goes."""
-    with Held() as d:
+    with Held(hang_ms=STANDING_MS) as d:
         job = d.start_job(n=SHORT)
         job.until(5)
-        clis = running(d, 1)
-        d.process.terminate()
+        clis, workers = running(d, 1)
+        ask_to_end(d)
+        let_go(workers)
         r = job.wait()
         equal(d.wait_end(), None, "what was wrong with its end")
         give_up(clis)
         check(r.reason == "DONE_LENGTH" or "not done in time" in d.log(), "it was waited for", r.reason,
               d.log()[-2000:])
         d.expect_exit = None
-    with Daemon() as d:
-        clis = running(d, 1, SHORT, TANDEM_REATTACH="1")
-        equal(d.stop(), None, "what was wrong with its end")
+    with Daemon(hang_ms=STANDING_MS) as d:
+        clis, workers = running(d, 1, SHORT, TANDEM_REATTACH="1")
+        ask_to_end(d)
+        let_go(workers)
+        equal(d.wait_end(), None, "what was wrong with its end")
         give_up(clis)
         check(ELSEWHERE not in d.log(), "it was waited for", d.log()[-2000:])
         d.expect_exit = None
@@ -118,12 +123,14 @@ def others_have_their_time():
 def told_by_systemd(unit, does):
     """Whether the daemon leaves at once."""
     with Bus() as bus, Systemd(bus, unit, does):
-        d = Held(env={"DBUS_SYSTEM_BUS_ADDRESS": "unix:path=/none"})
+        d = Held(env={"DBUS_SYSTEM_BUS_ADDRESS": "unix:path=/none"}, hang_ms=STANDING_MS)
         d.bus = bus.address
         with d:
             wait_for(lambda: "serving on bus" in d.log(), "the name on the bus")
-            clis = running(d, 1)
-            equal(d.stop(), None, "what was wrong with its end")
+            clis, workers = running(d, 1)
+            ask_to_end(d)
+            let_go(workers)
+            equal(d.wait_end(), None, "what was wrong with its end")
             give_up(clis)
             d.expect_exit = None
             said = "no daemon follows" in d.log()

@@ -13,10 +13,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "chaos"))
 from tandem_test import *  # noqa: E402,F403
 import tandem_test  # noqa: E402
-from private_bin import PrivateBin  # noqa: E402
+from private_bin import PrivateBin, Speed  # noqa: E402
 
 CORES = sorted(os.sched_getaffinity(0))
-LATER_S = 4 if not SANITIZER else 1000
 SEED = int(os.environ.get("TANDEM_TEST_SEED", "20"))
 
 
@@ -54,12 +53,12 @@ def one_resource():
     """Two workers on the same cores: one does all, the other takes over and is nobody's loss."""
     private = PrivateBin()
     try:
-        with Daemon(placement=None) as d:  # it is the default
+        with Daemon(placement=None, hang_ms=STANDING_MS) as d:  # it is the default
             d.wait_ready()
             want = d.generate(n=1200)
             check(d.model("tale")["placement"].startswith("measured: one worker, the other in reserve"), "placement",
                   d.model("tale"))
-            for _ in range(5):  # on a busy machine the plan moves over when a worker gets too little: not always
+            for _ in range(40):  # on a busy machine the plan moves over when a worker gets too little: not always
                 before = ran(d)
                 d.generate(n=300)
                 share = {n: blocks_run - before[n] for n, blocks_run in ran(d).items()}
@@ -70,10 +69,10 @@ def one_resource():
             check(share[other] * 10 < share[first], "one worker ran nearly everything", share)
             # Its next life begins late, or it may be back before the other one has had a turn to begin.
             private.put_script(first, f'sleep 2\nexec {private.worker(first)} "$@"\n')
-            pid, before = d.worker_pid(first), ran(d)[other]
+            workers, pid, before = d.worker_pids(), d.worker_pid(first), ran(d)[other]
             job = d.start_job(n=1200)
-            job.until(20)
-            send_signal(pid, signal.SIGKILL)
+            with d.sliced(lambda: job.has(20), "tokens", workers):
+                send_signal(pid, signal.SIGKILL)
             r = job.wait()
             same_ids(r.ids, want.ids, "ids of a job that changed its worker")
             equal(r.done["numerics_id"], want.done["numerics_id"], "numerics id")
@@ -157,10 +156,11 @@ def killed_in_a_prompt():
     rng = random.Random(SEED + 2)
     jobs = requests(8, SEED + 3, (500, 900))
     want = alone(jobs)
-    hits = 0
+    hits = i = 0
     with pinned() as d:
         d.wait_ready()
-        for i in range(times(8, 80, 5)):
+        while i < times(8, 80, 5) or (hits == 0 and i < 80):  # a prompt may have been read before the signal comes
+            i += 1
             wait_for(lambda: all(w.get("state") == "ready" for w in d.workers().values()), "both workers", 60)
             k = rng.randrange(len(jobs))
             others = [d.start_job(**q) for q in rng.sample(jobs, rng.choice((0, 0, 2)))]
@@ -182,8 +182,9 @@ def killed_in_a_prompt():
     check(hits > 0, "a signal met a running job")
 
 
-def shares(daemon, seconds, load):
-    """The part of FFN rows that the npu worker had, lately in the time given, while `load` runs."""
+def shares(daemon, seconds, load, moved=lambda share: True):
+    """The part of FFN rows that the npu worker had, lately in the time given, while `load` runs; longer on a slow
+    machine, until it has moved."""
     def rows():
         return {n: next(b.get("rows", 0) for b in w["blocks"] if b["kind"] == "ffn")
                 for n, w in daemon.workers().items()}
@@ -194,7 +195,9 @@ def shares(daemon, seconds, load):
         t.start()
     try:
         out, before = [], rows()
-        for _ in range(int(seconds * 2)):
+        for i in range(int(seconds * 20)):
+            if i >= seconds * 2 and moved(out[-1]):
+                break
             time.sleep(0.5)
             now = rows()
             out.append((now["npu"] - before["npu"]) / max(1, sum(now.values()) - sum(before.values())))
@@ -226,13 +229,13 @@ def part_left(before, after, name):
     return 1.0 - min(0.95, max(0.0, (busy - used) / max(1, ticks)))
 
 
-def slowed(env, load):
+def slowed(env, load, moved):
     private = PrivateBin(faulty=True)
     try:
         with Daemon(threads=0, env=dict(env, TANDEM_FAULT_GPU="slow=300,slow-after=3000"), placement="measured") as d:
             d.wait_ready()
             want = [d.generate(**q).ids for q in load]
-            out = shares(d, 5 if not SANITIZER else 18, load)
+            out = shares(d, 5 if not SANITIZER else 18, load, moved)
             before = cpu_left(d)
             out += shares(d, 2, load)
             after = cpu_left(d)
@@ -247,7 +250,8 @@ def slowed(env, load):
 @test
 def plan_moves_on_one_resource():
     """The worker that has everything gets slower: within seconds the other one has it."""
-    out, _ = slowed({}, [{"n": 80, "seed": i, "temp": 0.7} for i in range(3)])
+    out, _ = slowed({}, [{"n": 80, "seed": i, "temp": 0.7} for i in range(3)],
+                    lambda share: share > 0.8)
     check(sum(out[-4:]) / 4 > 0.8, "the npu worker has nearly all of the rows", [round(x, 2) for x in out])
 
 
@@ -258,7 +262,7 @@ def plan_moves_on_two_resources():
     if len(CORES) < 2:
         raise Skip("needs two CPUs")
     out, left = slowed({"TANDEM_NPU_CPUS": str(CORES[0]), "TANDEM_GPU_CPUS": str(CORES[1])},
-                 [{"n": 60, "seed": i, "temp": 0.7} for i in range(8)])
+                 [{"n": 60, "seed": i, "temp": 0.7} for i in range(8)], lambda share: share > 0.6)
     fair = left["npu"] / (left["npu"] + left["gpu"] / 3)
     check(sum(out[-4:]) / 4 > min(0.6, 0.8 * fair), "the npu worker has the larger share",
           [round(x, 2) for x in out], left)
@@ -272,17 +276,17 @@ def devices_that_differ():
     try:
         for slow, want in (("NPU", "gpu alone"), ("GPU", "npu alone")):
             other = "GPU" if slow == "NPU" else "NPU"
-            faults = {f"TANDEM_FAULT_{slow}": "numerics=-slow,slow=900",
-                      f"TANDEM_FAULT_{other}": f"numerics=-quick,slow=900,slow-after={LATER_S * 1000}"}
+            quick = Speed()
+            faults = {f"TANDEM_FAULT_{slow}": "numerics=-slow,slow=900", f"TANDEM_FAULT_{other}": quick.fault("quick")}
             with Daemon(placement="measured", env=faults) as d:
                 d.wait_ready()
                 r = d.generate(n=30)
                 equal(d.model("tale").get("placement"), f"measured: {want}", "placement in status")
                 check("-quick" in r.done["numerics_id"] and "-slow" not in r.done["numerics_id"], "numerics id", r.done)
                 check("is the cheapest plan" in d.log(), "the log says what was measured")
-                job = d.start_job(n=600)
+                job = d.start_job(n=200)
                 job.until(10)
-                time.sleep(LATER_S if not SANITIZER else 0)  # now the quick one is slow too
+                quick.set(900 if not SANITIZER else 100)  # now the quick one is slow too
                 again = job.wait()
                 same_ids(again.ids[:30], r.ids, "ids")
                 equal(again.done["numerics_id"], r.done["numerics_id"], "numerics id when the load has changed")

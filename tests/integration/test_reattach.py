@@ -102,14 +102,17 @@ def n_descriptors():
 def survive(daemon, how, names, rounds=1, seed=1):
     """A round counts when jobs were in their midst, which those that have said all are not."""
     rng = random.Random(seed)
-    with models() as files, daemon(models=files, env={"TANDEM_REATTACH": PATIENT}) as d, Gateway(d) as g:
+    with models() as files, daemon(models=files, env={"TANDEM_REATTACH": PATIENT}, hang_ms=STANDING_MS) as d, \
+            Gateway(d) as g:
         want = {name: r.told() for name, r in begin(d, g, names).items()}
         n, n_open = 0, n_descriptors()
         for attempt in range(5 * rounds):
+            least, way = rng.randrange(1, 100), rng.choice(how)
+            d.wait_ready()
+            workers = d.worker_pids()
             running = begin(d, g, names)
-            least = rng.randrange(1, 100)
-            wait_for(lambda: all(r.n() >= least or not r.runs() for r in running.values()), "tokens", 60)
-            rng.choice(how)(d)
+            with d.sliced(lambda: all(r.n() >= least or not r.runs() for r in running.values()), "tokens", workers):
+                way(d, workers)
             d.start()
             for name, r in running.items():
                 equal(r.told(), want[name], f"{name}, attempt {attempt}")
@@ -124,8 +127,10 @@ def survive(daemon, how, names, rounds=1, seed=1):
 def caught(d, begin, n_tokens):
     """Kills the daemon while the jobs that begin() makes are in their midst. They have many tokens to go."""
     for _ in range(5):
+        d.wait_ready()
+        workers = d.worker_pids()
         running = begin()
-        wait_for(lambda: all(r.n() >= n_tokens or not r.runs() for r in running), "tokens", 60)
+        run_in_slices(workers, lambda: all(r.n() >= n_tokens or not r.runs() for r in running), "tokens")
         d.kill()
         if all(r.runs() for r in running):
             return running
@@ -135,17 +140,21 @@ def caught(d, begin, n_tokens):
     raise AssertionError("the jobs were never in their midst")
 
 
+def killed_now(d, workers):
+    d.kill()
+
+
 EIGHT = ("greedy", "sampled", "stop", "grammar", "tools", "thoughts", "/v1/completions", "/v1/completions?2")
 
 
 @test
 def killed():
-    survive(Daemon, [Daemon.kill], EIGHT)
+    survive(Daemon, [killed_now], EIGHT)
 
 
 @test
 def killed_behind_a_held_socket():
-    survive(Held, [Daemon.kill], ("sampled", "/v1/completions"))
+    survive(Held, [killed_now], ("sampled", "/v1/completions"))
 
 
 @test
@@ -160,7 +169,7 @@ def ended_and_bound_anew():
 
 
 def again_and_again():
-    survive(Held, [Daemon.kill, leave], EIGHT, rounds=times(1, 100), seed=int(time.time()))
+    survive(Held, [killed_now, leave], EIGHT, rounds=times(1, 100), seed=int(time.time()))
 
 
 if FULL:

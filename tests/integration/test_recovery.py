@@ -114,13 +114,14 @@ def killed_while_idle():
 @test
 def many_jobs_survive():
     """Eight jobs in one batch; every one of them goes on."""
-    with Daemon() as d:
+    with Daemon(hang_ms=STANDING_MS) as d:
         d.wait_ready()
         requests = [{"n": 150, "temp": 0.8, "seed": s, "prompt": PROMPT + " number " * s} for s in range(8)]
         alone = [d.generate(**q) for q in requests]
+        workers = d.worker_pids()
         jobs = [d.start_job(**q) for q in requests]
-        jobs[3].until(30)
-        d.signal_worker("gpu")
+        with d.sliced(lambda: jobs[3].has(30), "30 tokens", workers):
+            d.signal_worker("gpu")
         for job, want in zip(jobs, alone):
             same_ids(job.wait().ids, want.ids, "a job of eight")
         check(any(j.result.recoveries for j in jobs), "recoveries counted")
@@ -129,14 +130,13 @@ def many_jobs_survive():
 @test
 def workers_leave_with_the_daemon():
     """kill -9 of tandemd: the workers do not outlive it."""
-    with Daemon() as d:
+    with Daemon(hang_ms=STANDING_MS) as d:
         d.wait_ready()
-        pids = [d.worker_pid(n) for n in ("npu", "gpu")]
-        job = d.start_job(n=4000)
-        job.until(5)
-        d.expect_exit = None
-        d.process.kill()
-        d.process.wait()
+        pids = d.worker_pids()
+        with d.in_midst(dict(n=4000), tokens=5) as (job,):
+            d.expect_exit = None
+            d.process.kill()
+            d.process.wait()
         for pid in pids:
             wait_for(lambda: not alive(pid), f"worker {pid} leaves", 10)
         try:

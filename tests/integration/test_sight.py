@@ -68,25 +68,30 @@ def trace(d, name, *args, **more):
     return Trace(path), r.stderr.decode()
 
 
+def trace_of_a_job(d, **job):
+    """All of it, what the command says, and the ids."""
+    for pause in (0.3, 2, 10):  # nothing says from when on it records
+        recorder = d.popen_cli("trace", "-o", os.path.join(d.dir, f"t-{pause}.json"), "--seconds", "300")
+        time.sleep(pause * SLOW)
+        first = d.status().get("steps_done", 0)
+        ids = d.generate(speculation=1, **job).ids
+        n_steps = d.status()["steps_done"] - first
+        time.sleep(0.1)
+        recorder.send_signal(signal.SIGINT)  # ends it early, with what there is
+        out, err = recorder.communicate(timeout=60 * SLOW)
+        equal(recorder.returncode, 0, "exit status of a trace that was ended by Ctrl-C")
+        t = Trace(os.path.join(d.dir, f"t-{pause}.json"))
+        if len({e["args"]["step"] for e in t.steps}) == n_steps:
+            break
+    return t, err.decode(), ids
+
+
 @test
 def trace_of_a_split_generation():
     """Attention in the NPU worker's track, everything else in the GPU worker's; every step has all its blocks."""
     with Daemon() as d:
         d.wait_ready()
-        for pause in (0.3, 2, 10):  # nothing says from when on it records
-            recorder = d.popen_cli("trace", "-o", os.path.join(d.dir, f"t-{pause}.json"), "--seconds", "300")
-            time.sleep(pause * SLOW)
-            first = d.status().get("steps_done", 0)
-            ids = d.generate(n=60, speculation=1, placement="split").ids
-            n_steps = d.status()["steps_done"] - first
-            time.sleep(0.1)
-            recorder.send_signal(signal.SIGINT)  # ends it early, with what there is
-            out, err = recorder.communicate(timeout=60 * SLOW)
-            err = err.decode()
-            equal(recorder.returncode, 0, "exit status of a trace that was ended by Ctrl-C")
-            t = Trace(os.path.join(d.dir, f"t-{pause}.json"))
-            if len({e["args"]["step"] for e in t.steps}) == n_steps:
-                break
+        t, err, ids = trace_of_a_job(d, n=60, placement="split")
         equal(t.kinds(NPU), {"attention"}, "blocks in the npu worker's track")
         equal(t.kinds(GPU), {"embed", "ffn", "head", "sample"}, "blocks in the gpu worker's track")
         steps = {}
@@ -126,10 +131,7 @@ def trace_of_a_split_generation():
 def one_worker():
     with Daemon() as d:
         d.wait_ready()
-        job = d.start_job(n=2000, placement="npu")
-        check(job.until(3), "tokens")
-        t, _ = trace(d, "t.json", "--seconds", "0.3")
-        let_go(job)
+        t, _, _ = trace_of_a_job(d, n=30, placement="npu")
         equal(t.kinds(NPU), {"embed", "attention", "ffn", "head", "sample"}, "all blocks in the npu worker's track")
         equal(t.blocks[GPU], [], "none in the gpu worker's")
         equal(len([e for e in t.events if e["ph"] in "sf"]), 0, "no hand-overs between workers")
@@ -138,13 +140,11 @@ def one_worker():
 @test
 def what_a_dead_worker_did_last():
     """The ring outlives its writer: --past shows the blocks up to its death, the loss and the new life."""
-    with Daemon() as d:
+    with Daemon(hang_ms=STANDING_MS) as d:
         d.wait_ready()
-        job = d.start_job(n=3000, placement="split")
-        check(job.until(20), "tokens")
-        pid = d.worker_pid("gpu")
-        send_signal(pid, signal.SIGKILL)
-        wait_for(lambda: d.worker_pid("gpu") not in (0, pid), "another gpu worker")
+        with d.in_midst(dict(n=3000, placement="split"), tokens=20) as (job,):
+            pid = d.signal_worker("gpu")
+            wait_for(lambda: d.worker_pid("gpu") not in (0, pid), "another gpu worker")
         check(job.until(len(job.result.ids) + 5), "more tokens")
         let_go(job)
         d.wait_ready()

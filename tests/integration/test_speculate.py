@@ -146,14 +146,15 @@ def workers_killed():
     rng = random.Random(4)
     with Daemon(threads=0) as d:
         want = references(d, jobs)
-    with Daemon(env=script(want), threads=0) as d:
+    with Daemon(env=script(want), threads=0, hang_ms=STANDING_MS) as d:
         d.wait_ready()
         recoveries = drafted = 0
         for i in range(times(2, 30, 2)):
             d.wait_ready(60)
+            workers, n = d.worker_pids(), rng.randrange(1, 20)
             running = [d.start_job(**q) for q in jobs]
-            running[0].until(rng.randrange(1, 20))
-            d.signal_worker(rng.choice(("npu", "gpu")))
+            with d.sliced(lambda: running[0].has(n), "tokens", workers):
+                d.signal_worker(rng.choice(("npu", "gpu")))
             for k, job in enumerate(running):
                 r = job.wait()
                 compare(r, want[k], f"round {i}, job {k}")
@@ -167,8 +168,9 @@ def too_few_pages():
     jobs = [dict(q, n=200) for q in some_jobs(60, 5) if "stop" not in q and q.get("ignore_end", True)][:12]
     with Daemon(threads=0) as d:
         want = references(d, jobs)
-    with Daemon(env=script(want), threads=0, args=settings("kv-memory = 4M\n")) as d:
-        got = together(d, jobs)
+    with Daemon(env=script(want), threads=0, args=settings("kv-memory = 4M\n"), hang_ms=STANDING_MS) as d:
+        d.generate(n=1)
+        got = all_there(d, jobs)
         for i, (r, w) in enumerate(zip(got, want)):
             compare(r, w, f"job {i} on few pages")
         check(sum(r.done.get("evictions", 0) for r in got) > 0, "jobs were pushed out")
@@ -319,15 +321,16 @@ def drafts_and_workers_killed():
     jobs = [q for q in some_jobs(60, 13) if q["n"] >= 60 and "stop" not in q][:8]
     jobs = [dict(q, n=min(q["n"], times(100, 200))) for q in jobs]
     rng = random.Random(14)
-    with Daemon(models=(TALE, SPROUT), threads=0, env=ALL) as d:
+    with Daemon(models=(TALE, SPROUT), threads=0, env=ALL, hang_ms=STANDING_MS) as d:
         want = references(d, jobs)
         d.generate(model="sprout", n=1)
         recoveries = drafted = 0
         for i in range(times(2, 30, 2)):
             d.wait_ready(60)
+            workers, n = d.worker_pids(), rng.randrange(1, 20)
             running = [d.start_job(**dict(q, draft="sprout", speculation=DRAFT)) for q in jobs]
-            running[0].until(rng.randrange(1, 20))
-            d.signal_worker(rng.choice(("npu", "gpu")))
+            with d.sliced(lambda: running[0].has(n), "tokens", workers):
+                d.signal_worker(rng.choice(("npu", "gpu")))
             for k, job in enumerate(running):
                 r = job.wait()
                 compare(r, want[k], f"round {i}, job {k}")
@@ -339,7 +342,7 @@ def drafts_and_workers_killed():
 @test
 def a_draft_unloaded():
     """In mid-job. The job is told why it has no guesses, and asks for nothing."""
-    with Daemon(models=(TALE, SPROUT), threads=0, env=ALL) as d:
+    with Daemon(models=(TALE, SPROUT), threads=0, env=ALL, hang_ms=STANDING_MS) as d:
         want = d.generate(n=600, speculation=OFF)
         for at in (30, 1, 200)[:times(1, 3)]:
             d.generate(model="sprout", n=1)
@@ -349,15 +352,16 @@ def a_draft_unloaded():
             wait_for(lambda: "sprout" not in [m["name"] for m in d.status()["models"]], "sprout leaves")
             compare(job.wait(), want, f"unloaded after {at} tokens")
             d.generate(model="sprout", n=1)  # it can be loaded again
+        workers, reason = d.worker_pids(), set()
         job = d.start_job(n=600, draft="sprout", speculation=DRAFT)
-        job.until(30)
-        d.call("unload", {"name": "sprout"})
-        reason = set()
-        while job.step():
-            reason |= {j.get("unguessed") for j in d.call("jobs").get("jobs", [])}
-            if "its draft model was lost" in reason:
-                break
-        check("its draft model was lost" in reason, "why it has no guesses", reason)
+        with d.sliced(lambda: job.has(30), "tokens", workers):
+            d.call("unload", {"name": "sprout"})
+
+        def told():
+            reason.update(j.get("unguessed") for j in d.jobs())
+            return "its draft model was lost" in reason or job.has(600)
+        with d.sliced(told, "why it has no guesses", workers):
+            check("its draft model was lost" in reason, "why it has no guesses", reason)
         compare(job.wait(), want, "unloaded")
 
 
@@ -367,19 +371,13 @@ def drafts_on_few_pages():
     jobs = [dict(q, n=200) for q in some_jobs(60, 15) if "stop" not in q and q.get("ignore_end", True)][:12]
     with Daemon(threads=0) as d:
         want = references(d, jobs)
-    with Daemon(env=ALL, threads=0, args=settings("kv-memory = 4M\n")) as d:
-        pushed_out = accepted = 0
-        # On a busy machine the jobs may come and go one after the other: then once more.
-        for attempt in range(5):
-            got = together(d, [dict(q, draft="tale", speculation=DRAFT) for q in jobs])
-            for i, (r, w) in enumerate(zip(got, want)):
-                compare(r, w, f"job {i} on few pages")
-            pushed_out += sum(r.done.get("evictions", 0) for r in got)
-            accepted += sum(r.done.get("accepted", 0) for r in got)
-            if pushed_out:
-                break
-        check(SANITIZER or pushed_out > 0, "jobs were pushed out")
-        check(accepted > 0, "guesses were right")
+    with Daemon(env=ALL, threads=0, args=settings("kv-memory = 4M\n"), hang_ms=STANDING_MS) as d:
+        d.generate(n=1)
+        got = all_there(d, [dict(q, draft="tale", speculation=DRAFT) for q in jobs])
+        for i, (r, w) in enumerate(zip(got, want)):
+            compare(r, w, f"job {i} on few pages")
+        check(sum(r.done.get("evictions", 0) for r in got) > 0, "jobs were pushed out")
+        check(sum(r.done.get("accepted", 0) for r in got) > 0, "guesses were right")
 
 
 @test

@@ -63,7 +63,8 @@ def carries_on(placement):
                 same_ids(d.generate(**JOB).ids, want.ids, f"{placement}: after the {victim} worker came back")
         print(f"FIGURE survivor ({placement}): from kill -9 to the next token {1000 * max(gaps):.0f} ms, "
               "the other worker away", flush=True)
-        check(max(gaps) < 0.5 * SLOW, f"the survivor goes on at once: {gaps}")
+        # One that waited for the other would wait for ever. Tokens that came while this process had to wait count late.
+        check(max(gaps) < 3.0 * SLOW, f"the survivor goes on at once: {gaps}")
     finally:
         tandem_test.BIN = private.built
 
@@ -83,15 +84,14 @@ def other_bits_wait():
     """Devices of different numerics ids: nobody stands in for anybody, the job waits and then goes on."""
     private = PrivateBin(faulty=True)
     try:
-        with Daemon(env={"TANDEM_FAULT_NPU": "numerics=-other"}) as d:
+        with Daemon(env={"TANDEM_FAULT_NPU": "numerics=-other"}, hang_ms=STANDING_MS) as d:
             d.wait_ready()
             long = dict(JOB, n=1200)
             want = d.generate(**long)
             check(want.done["numerics_id"].startswith("split:"), "the numerics id names both", want.done["numerics_id"])
             away = Away(d, private, "npu")
-            job = d.start_job(**long)
-            job.until(20)
-            away.go()
+            with d.in_midst(long, tokens=20) as (job,):
+                away.go()
             try:
                 while job.step(timeout=1.0):  # what was made before
                     pass

@@ -91,17 +91,32 @@ class Cli:
         return self.lines[-1].get("error", {}).get("code")
 
 
-def leave(d):
-    """SIGTERM where every job goes on at the next daemon: none is waited for."""
+def ask_to_end(d):
+    """SIGTERM; returns when tandemd has heard it."""
+    n = d.log().count(": ending; ")
     d.process.terminate()
+    wait_for(lambda: d.log().count(": ending; ") > n, "tandemd has heard the signal")
+
+
+def let_go(workers):
+    for pid in workers:
+        with contextlib.suppress(ProcessLookupError):
+            send_signal(pid, signal.SIGCONT)
+
+
+def leave(d, stopped=()):
+    """SIGTERM where every job goes on at the next daemon: none is waited for. Workers that were stopped, so that their
+    jobs are in their midst, go on when it is heard."""
+    ask_to_end(d)
+    let_go(stopped)
     equal(d.wait_end(), None, "what was wrong with its end")
     check("not done in time" not in d.log(), "a job was waited for", d.log()[-2000:])
 
 
-def end(d):
-    """SIGTERM; by the second one it cancels what runs, which else has 5 s."""
-    d.process.terminate()
-    time.sleep(0.05)
+def end(d, stopped=()):
+    """SIGTERM; by the second one it cancels what runs, which else has 5 s. stopped: as for leave()."""
+    ask_to_end(d)
     with contextlib.suppress(ProcessLookupError):
         d.process.send_signal(signal.SIGTERM)
+    let_go(stopped)
     equal(d.wait_end(), None, "what was wrong with its end")

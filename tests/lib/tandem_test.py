@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -158,6 +159,19 @@ def alive(pid):
         return False
 
 
+def run_in_slices(workers, condition, what, timeout=60.0):
+    """Lets these workers run for a few milliseconds at a time until the condition holds, and leaves them stopped. A
+    short answer cannot end between two looks at it, as it could on a machine that lets this process wait."""
+    def after_a_slice():
+        for signo in (signal.SIGCONT, signal.SIGSTOP):
+            for pid in workers:
+                with contextlib.suppress(ProcessLookupError):  # tandemd has replaced it
+                    send_signal(pid, signo)
+            time.sleep(0.004)  # a slice; then the time in which what was drawn reaches the client
+        return condition()
+    wait_for(after_a_slice, what, timeout, 0)
+
+
 # ---- jobs
 
 
@@ -236,6 +250,14 @@ class Job:
         while self.step(timeout):
             pass
         return self.result
+
+    def has(self, n_tokens):
+        """Handles what has come, and waits for nothing. Whether there are so many tokens."""
+        while self.result.reason is None and (self.wire.inbox.get(self.id) or
+                                              select.select([self.wire.socket], [], [], 0)[0]):
+            if not self.step():
+                break
+        return len(self.result.ids) >= n_tokens
 
     def cancel(self):
         with Wire(self.wire.socket.getpeername()) as w:
@@ -460,11 +482,28 @@ class Daemon:
                 return 0
         return wait_for(sent, f"a {name} worker to signal", 30)
 
+    def worker_pids(self):
+        return [pid for pid in (self.worker_pid(name) for name in ("npu", "gpu")) if pid > 0]
+
+    @contextlib.contextmanager
+    def sliced(self, condition, what, workers=None):
+        """The workers run in slices until the condition holds, stand still meanwhile, and go on afterwards. workers:
+        asked before, where asking takes as long as what the condition waits for."""
+        check(self.hang_ms and self.hang_ms >= STANDING_MS, "hang_ms=STANDING_MS")
+        workers = self.worker_pids() if workers is None else workers
+        try:
+            run_in_slices(workers, condition, what)
+            yield
+        finally:
+            for pid in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    send_signal(pid, signal.SIGCONT)
+
     @contextlib.contextmanager
     def standing(self):
         """The workers stand still meanwhile: no step ends. Only beside hang_ms=STANDING_MS, or tandemd ends them."""
         check(self.hang_ms and self.hang_ms >= STANDING_MS, "hang_ms=STANDING_MS")
-        pids = [pid for pid in (self.worker_pid(name) for name in ("npu", "gpu")) if pid > 0]
+        pids = self.worker_pids()
         try:
             for pid in pids:
                 send_signal(pid, signal.SIGSTOP)
@@ -568,6 +607,19 @@ def parallel(functions):
 def together(daemon, requests):
     """Runs jobs at the same time; their Results in order."""
     return parallel([functools.partial(daemon.generate, **request) for request in requests])
+
+
+def all_there(daemon, requests):
+    """The same, and none is begun before all are there, however slowly they come: what they need together is needed.
+    Their model is loaded."""
+    with daemon.standing():
+        jobs = [daemon.start_job(**request) for request in requests]
+        wait_for(lambda: len(daemon.jobs()) == len(jobs), "all jobs are there")
+    results = parallel([job.wait for job in jobs])
+    for r in results:
+        if r.reason == "DONE_ERROR":
+            raise Refused(r.error or {})
+    return results
 
 
 _kept = []  # files that go with this process
