@@ -36,6 +36,14 @@ int tdm_device_check_model(const struct tdm_device_model_config *config, uint64_
         if (config->limits.vector_width != vector_width)
                 return tdm_error_set(err, TDM_E_PROTOCOL, "%s device: vectors of %u numbers, the model's have %u",
                                      device, config->limits.vector_width, vector_width);
+        if (config->limits.max_pictures > 0 && !(more_features & TDM_FEATURE_BIT(TDM_FEATURE_PICTURES)))
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "%s device: a model with pictures needs what it does not "
+                                     "compute: their rows",
+                                     device);
+        if (config->limits.max_pictures > 0 && !tdm_recipe_takes_pictures(&header->recipe, hp))
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s device: a %s model like this takes no pictures",
+                                     device, header->recipe.architecture);
         if (!kv_geometry_fits(&config->kv, hp))
                 return tdm_error_set(err, TDM_E_PROTOCOL,
                                      "%s device: the KV cache's geometry does not fit the model's sizes", device);

@@ -115,12 +115,24 @@ size_t tdm_attention_scratch_bytes(const struct tdm_attention *a)
         return a->memory_bytes;
 }
 
-/* The first key that a row at this position sees. */
-static uint32_t first_key(const struct job *job, uint32_t position)
+/* The picture that a row is of; NULL: none. */
+static const struct tdm_step_picture *picture_of(const struct job *job, uint32_t row)
 {
+        uint32_t picture = job->step->rows[row].picture;
+
+        return picture ? &job->step->pictures[picture - 1] : NULL;
+}
+
+/* The first key that a row sees. A picture is seen whole from within, also what a window leaves behind. */
+static uint32_t first_key(const struct job *job, uint32_t row)
+{
+        const struct tdm_step_picture *picture = picture_of(job, row);
+        uint32_t position = job->step->rows[row].position, first;
+
         if (job->is_both)
                 return position > job->reach ? position - job->reach : 0;
-        return job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+        first = job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+        return picture ? TDM_MIN(first, position - (row - picture->first_row)) : first;
 }
 
 /* The last one. */
@@ -129,18 +141,18 @@ static uint32_t last_key(const struct job *job, uint32_t row)
         const struct tdm_step *step = job->step;
         uint32_t position = step->rows[row].position;
         const struct tdm_step_seq *seq = &step->seqs[step->rows[row].seq];
+        const struct tdm_step_picture *picture = picture_of(job, row);
 
         if (!job->is_both)
-                return position;
+                return picture ? position + (picture->first_row + picture->n_rows - 1 - row) : position;
         return position + TDM_MIN(job->reach, seq->first_row + seq->n_rows - 1 - row);
 }
 
-/* Spans of an item: first and last. */
+/* Spans of an item: first and last. Of rows that follow each other none sees a key before the first one's first, and
+ * none one behind the last one's last. */
 static void block_spans(const struct job *job, const struct block *block, uint32_t *first, uint32_t *last)
 {
-        uint32_t position = job->step->rows[block->first_row].position;
-
-        *first = first_key(job, position) / TDM_ATTENTION_SPAN;
+        *first = first_key(job, block->first_row) / TDM_ATTENTION_SPAN;
         *last = last_key(job, block->first_row + block->n_rows - 1) / TDM_ATTENTION_SPAN;
 }
 
@@ -166,7 +178,7 @@ static struct tdm_attend_query running_query(const struct job *job, size_t index
 /* The part of a span that a row sees; false: none. */
 static bool row_range(const struct job *job, uint32_t row, uint32_t base, uint32_t *lo, uint32_t *hi)
 {
-        uint32_t position = job->step->rows[row].position, first = first_key(job, position), last = last_key(job, row);
+        uint32_t first = first_key(job, row), last = last_key(job, row);
 
         if (last < base || first >= base + TDM_ATTENTION_SPAN)
                 return false;

@@ -8,7 +8,8 @@
  * are computed in parallel, each apart, and merged in the same order: the same bits again.
  *
  * Keys and values of all rows are stored before; a row at position p looks at positions <= p only, unless attention is
- * not causal. */
+ * not causal. A picture's row looks at the whole picture besides: then those of all rows of the step are stored before.
+ */
 #ifndef TDM_ENGINE_HOST_ATTENTION_H
 #define TDM_ENGINE_HOST_ATTENTION_H
 

@@ -3,7 +3,8 @@
  *
  * A row's values never depend on the other rows: everything between the matrix products is done row by row, and those
  * promise it (kernels.h). Rows are taken in tiles of TDM_HOST_TILE_ROWS; a tile's keys and values are stored before its
- * attention runs, and a row only looks at its own position and before, so tiles change nothing either.
+ * attention runs, and a row only looks at its own position and before, so tiles change nothing either. Where a row
+ * looks further, the keys and values of all tiles are stored first.
  *
  * The residual, norms, softmax and sums are f32. The inputs of a matrix are rounded to the form that the table in
  * host-device.c says. Nothing is allocated here. */
@@ -69,6 +70,8 @@ static void embed_row(const struct pass *pass, uint32_t row, unsigned thread)
         struct tdm_host_model *model = pass->model;
         float *h = pass->hidden + (size_t)row * model->hp.residual_width;
 
+        if (pass->step->rows[row].picture) /* it is there, as the tower made it: not scaled */
+                return;
         tdm_weights_row(model->weights, model->embedding.tokens, pass->step->rows[row].token, h);
         for (uint32_t i = 0; i < model->hp.d_model; i++)
                 h[i] *= model->recipe.embed_scale;
@@ -271,7 +274,7 @@ void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, 
                           model->recipe.layers[layer].attention_softcap, model->heads.attn);
 }
 
-/* The keys and values of all rows: where attention is not causal, the first row looks at the last one's. */
+/* The keys and values of all rows, where one looks at those behind it: of its text or of its picture. */
 static void store_all(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
 {
         const struct tdm_host_layer *l = &model->layers[layer];
@@ -298,18 +301,25 @@ static void store_all(struct tdm_host_model *model, const struct tdm_step *step,
         }
 }
 
-/* The queries of a tile to both sides; the keys are stored. */
-static void attend_both(struct pass *pass)
+/* The queries of a tile; all keys are stored. */
+static void attend_stored(struct pass *pass)
 {
         struct tdm_host_model *model = pass->model;
         const struct tdm_layer_sizes *sizes = &model->hp.layers[pass->layer];
+        const struct tdm_layer_recipe *recipe = &model->recipe.layers[pass->layer];
+        const float *sinks = model->layers[pass->layer].sinks;
 
         pass->no_keys = true;
         pass_each_row(pass, sizes->n_heads * sizes->head_dim, rotate_and_store_row);
-        tdm_attention_run_both(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base,
-                               pass->step, pass->layer, pass->first_row, pass->n_rows, model->heads.q,
-                               model->layers[pass->layer].sinks, model->recipe.layers[pass->layer].attention_softcap,
-                               model->recipe.layers[pass->layer].reach, model->heads.attn);
+        if (model->recipe.is_bidirectional)
+                tdm_attention_run_both(model->attention, model->pool, model->kernels, &model->hp, &model->kv,
+                                       model->kv_base, pass->step, pass->layer, pass->first_row, pass->n_rows,
+                                       model->heads.q, sinks, recipe->attention_softcap, recipe->reach,
+                                       model->heads.attn);
+        else
+                tdm_attention_run(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base,
+                                  pass->step, pass->layer, pass->first_row, pass->n_rows, model->heads.q, sinks,
+                                  recipe->attention_softcap, model->heads.attn);
 }
 
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
@@ -318,12 +328,13 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
         struct tdm_pool *pool = model->pool;
         const struct tdm_kernels *kernels = model->kernels;
         const struct tdm_layer_sizes *sizes = &model->hp.layers[layer];
-        bool is_both = model->recipe.is_bidirectional, has_state = sizes->n_state > 0;
+        bool stores_first = model->recipe.is_bidirectional || step->head.n_pictures > 0;
+        bool has_state = sizes->n_state > 0;
         uint32_t d = model->hp.d_model, q_width = sizes->n_heads * sizes->head_dim;
         const struct tdm_layer_recipe *recipe = &model->recipe.layers[layer];
         bool is_delta = recipe->mixer == TDM_MIXER_GATED_DELTA;
         uint32_t kv_width = sizes->n_kv_heads * sizes->head_dim;
-        bool makes_keys = sizes->kv_layer == layer && !is_both && !has_state;
+        bool makes_keys = sizes->kv_layer == layer && !stores_first && !has_state;
         struct tdm_matmul_out outs[4];
         unsigned n_outs = 0;
 
@@ -341,7 +352,7 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
         } else {
                 outs[n_outs++] = out(&l->q, model->heads.q, q_width);
         }
-        if (is_both)
+        if (stores_first)
                 store_all(model, step, layer, hidden);
         if (makes_keys)
                 outs[n_outs++] = out(&l->k, model->heads.k, kv_width);
@@ -372,8 +383,8 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                         tdm_host_delta(model, step, layer, first, n);
                 else if (has_state)
                         tdm_host_short_conv(model, step, layer, first, n);
-                else if (is_both)
-                        attend_both(&pass);
+                else if (stores_first)
+                        attend_stored(&pass);
                 else
                         tdm_host_attend(model, step, layer, first, n);
 

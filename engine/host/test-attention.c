@@ -27,6 +27,8 @@ static const struct shape shapes[] = {
 static const struct tdm_step_seq seqs[] = { { 0, 0, 37, 0 }, { 1, 37, 1, 0 } };
 static const uint32_t starts[] = { 490, N_CTX - 1 };
 #define N_ROWS 38u
+/* Longer than the smallest window, and over the end of a span. Rows before it and behind it see it as they see text. */
+static struct tdm_step_picture picture = { 1, 35 };
 
 static uint64_t state = 88172645463325252u;
 static uint32_t rnd(void)
@@ -64,7 +66,7 @@ struct fixture {
         float softcap;      /* 0: none */
 };
 
-static void fixture_init(struct fixture *f, const struct shape *shape)
+static void fixture_init(struct fixture *f, const struct shape *shape, bool has_picture)
 {
         const struct tdm_kernels *kernels = tdm_kernels_get("c");
         uint32_t n_pages = N_CTX / TDM_KV_PAGE_TOKENS, row = 0;
@@ -94,10 +96,15 @@ static void fixture_init(struct fixture *f, const struct shape *shape)
         f->step.rows = calloc(N_ROWS, sizeof(*f->step.rows));
         f->step.seqs = (struct tdm_step_seq *)seqs;
         f->step.table_entries = n_pages;
+        f->step.pictures = &picture;
+        f->step.head.n_pictures = has_picture;
         f->step.tables[group] = malloc(2 * n_pages * sizeof(uint32_t));
         for (uint32_t s = 0; s < 2; s++) {
-                for (uint32_t i = 0; i < seqs[s].n_rows; i++, row++)
-                        f->step.rows[row] = (struct tdm_step_row){ 0, starts[s] + i, s, UINT32_MAX };
+                for (uint32_t i = 0; i < seqs[s].n_rows; i++, row++) {
+                        f->step.rows[row] = (struct tdm_step_row){ 0, starts[s] + i, s, UINT32_MAX, 0 };
+                        if (has_picture && row >= picture.first_row && row - picture.first_row < picture.n_rows)
+                                f->step.rows[row].picture = 1;
+                }
                 for (uint32_t i = 0; i < n_pages; i++)
                         f->step.tables[group][s * n_pages + i] = (i * 2 + s) * 7 % (2 * n_pages);
                 for (uint32_t t = 0; t < starts[s] + seqs[s].n_rows; t++)
@@ -151,9 +158,14 @@ static void check_values(const struct fixture *f, enum tdm_kv_group group, const
                 for (uint32_t h = 0; h < f->hp.n_heads; h++) {
                         const float *q = f->q + ((size_t)row * f->hp.n_heads + h) * head_dim;
                         uint32_t position = f->step.rows[row].position;
+                        uint32_t first = tdm_window_first(&f->hp, group, position), last = position;
                         double l = f->sinks ? exp((double)f->sinks[h]) : 0, o[256] = {};
 
-                        for (uint32_t t = tdm_window_first(&f->hp, group, position); t <= position; t++) {
+                        if (f->step.rows[row].picture) {
+                                first = TDM_MIN(first, starts[0] + picture.first_row);
+                                last = starts[0] + picture.first_row + picture.n_rows - 1;
+                        }
+                        for (uint32_t t = first; t <= last; t++) {
                                 size_t at = (((size_t)f->step.rows[row].seq * N_CTX + t) * f->hp.n_kv_heads +
                                              h / heads_per_kv) *
                                             head_dim;
@@ -173,7 +185,7 @@ static void check_values(const struct fixture *f, enum tdm_kv_group group, const
                 }
 }
 
-static void check_all(bool has_sinks, float softcap)
+static void check_all(bool has_sinks, float softcap, bool has_picture)
 {
         static const char *const names[] = { "c", "avx2", "avx512" };
         const size_t every = softcap > 0 ? 3 : 1; /* a cap meets each score by itself: a few shapes are enough */
@@ -186,7 +198,7 @@ static void check_all(bool has_sinks, float softcap)
                 enum tdm_kv_group group = shapes[i].window ? TDM_KV_WINDOW : TDM_KV_FULL;
                 float *want;
 
-                fixture_init(&f, &shapes[i]);
+                fixture_init(&f, &shapes[i], has_picture);
                 assert_true(f.hp.n_heads <= MAX_HEADS);
                 f.sinks = has_sinks ? sinks : NULL;
                 f.softcap = softcap;
@@ -207,24 +219,29 @@ static void check_all(bool has_sinks, float softcap)
 
 static void test_attention(void **unused)
 {
-        check_all(false, 0);
+        check_all(false, 0, false);
+}
+
+static void test_picture(void **unused)
+{
+        check_all(false, 0, true);
 }
 
 static void test_sinks(void **unused)
 {
-        check_all(true, 0);
+        check_all(true, 0, false);
 }
 
 /* Less than most scores. */
 static void test_softcap(void **unused)
 {
-        check_all(false, 1.5f);
+        check_all(false, 1.5f, false);
 }
 
 int main(void)
 {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(test_attention), cmocka_unit_test(test_sinks),
-                                            cmocka_unit_test(test_softcap) };
+        const struct CMUnitTest tests[] = { cmocka_unit_test(test_attention), cmocka_unit_test(test_picture),
+                                            cmocka_unit_test(test_sinks), cmocka_unit_test(test_softcap) };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

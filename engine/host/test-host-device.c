@@ -57,6 +57,30 @@ static void on_block(uint32_t block, void *userdata)
         assert_int_equal(block, *(uint32_t *)userdata + n_blocks_seen++);
 }
 
+/* A device that does not compute pictures says so, and so does one that does, of a recipe that takes none. */
+static void test_pictures(void **unused)
+{
+        const uint64_t feature = TDM_FEATURE_BIT(TDM_FEATURE_PICTURES);
+        struct tdm_device_model_config config = { .limits = { 300, 4, 8, 4, 4, .max_pictures = 2 } };
+        struct runner_model file;
+        struct tdm_recipe *recipe;
+        struct tdm_error err = {};
+
+        runner_model_load(&file, "models/sprout.gguf");
+        recipe = &((struct tdm_weights_header *)file.weights)->recipe;
+        config.weights = file.weights;
+        assert_int_equal(tdm_kv_geometry_init(&config.kv, file.hp, TDM_KV_F16, 4, 4, 0), 0);
+        assert_int_equal(tdm_device_check_model(&config, feature, "test", &err), 0);
+        assert_int_equal(tdm_device_check_model(&config, 0, "test", &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "test device: a model with pictures needs what it does not compute"));
+        recipe->layers[1].v_is_k = 1;
+        assert_int_equal(tdm_device_check_model(&config, feature, "test", &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "test device: a gemma3 model like this takes no pictures"));
+        config.limits.max_pictures = 0;
+        assert_int_equal(tdm_device_check_model(&config, 0, "test", &err), 0);
+        runner_model_unload(&file);
+}
+
 static void test_load_and_run(void **unused)
 {
         struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
@@ -105,6 +129,12 @@ static void test_load_and_run(void **unused)
         assert_true(hidden[0] ==
                     tdm_weights_value(file.weights, tdm_weights_find(file.weights, TDM_TENSOR_TOKEN_EMBD, 0), 17, 0) *
                             tdm_weights_header(file.weights)->recipe.embed_scale);
+        rows[0] = (struct tdm_step_row){ 0, 0, 0, UINT32_MAX, 1 }; /* a picture's: it is there, and not scaled */
+        hidden[0] = 0.75f;
+        n_blocks_seen = 0;
+        assert_int_equal(tdm_host_device_ops.run(model, &step, 0, 1, hidden, NULL, on_block, &first, &err), 0);
+        assert_true(hidden[0] == 0.75f);
+        rows[0] = (struct tdm_step_row){ 17, 0, 0, UINT32_MAX, 0 };
         first = 2;
         n_blocks_seen = 0;
         assert_int_equal(tdm_host_device_ops.run(model, &step, 2, 1, hidden, NULL, on_block, &first, &err), 0);
@@ -299,9 +329,10 @@ static void test_sample_in_parts(void **unused)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_names),         cmocka_unit_test(test_open),
-                cmocka_unit_test(test_load_and_run),  cmocka_unit_test(test_recipe_refused),
-                cmocka_unit_test(test_no_norm_after), cmocka_unit_test(test_sample_in_parts),
+                cmocka_unit_test(test_names),           cmocka_unit_test(test_open),
+                cmocka_unit_test(test_pictures),        cmocka_unit_test(test_load_and_run),
+                cmocka_unit_test(test_recipe_refused),  cmocka_unit_test(test_no_norm_after),
+                cmocka_unit_test(test_sample_in_parts),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -296,6 +296,20 @@ bool tdm_recipe_has_state(const struct tdm_recipe *recipe, const struct tdm_hpar
         return false;
 }
 
+bool tdm_recipe_takes_pictures(const struct tdm_recipe *recipe, const struct tdm_hparams *hp)
+{
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_layer_recipe *l = &recipe->layers[i];
+
+                if (l->mixer != TDM_MIXER_ATTENTION || l->v_is_k || l->has_gate || l->has_input ||
+                    hp->layers[i].kv_layer != i)
+                        return false;
+        }
+        return recipe->pooling == TDM_POOLING_NONE && recipe->residual == TDM_RESIDUAL_PLAIN &&
+               recipe->laurel_rank == 0 && recipe->per_layer_width == 0 && recipe->norm_kind == TDM_NORMS_RMS &&
+               !recipe->has_positions && recipe->n_token_types == 0;
+}
+
 double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t n_rows)
 {
         double all = (double)hp->n_vocab, read = all; /* in rows of d_model weights: first the head */

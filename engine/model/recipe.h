@@ -284,6 +284,10 @@ static inline uint32_t tdm_recipe_n_state(const struct tdm_layer_recipe *l, uint
 /* A layer keeps a state of a sequence: it has no positions, so it cannot be cut back (docs/state.md). */
 bool tdm_recipe_has_state(const struct tdm_recipe *recipe, const struct tdm_hparams *hp);
 
+/* Steps of the model may have rows of pictures: what they leave out is the token's embedding alone, and every layer
+ * makes keys and values by two matrices of its own. Both have passed their checks. */
+bool tdm_recipe_takes_pictures(const struct tdm_recipe *recipe, const struct tdm_hparams *hp);
+
 /* Checks every field's range and that the fields fit each other and the sizes. hp has passed tdm_hparams_check().
  * Workers run it on what they were handed. TDM_E_BAD_MODEL. */
 int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err);
@@ -346,7 +350,9 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
         X(ODD_HEADS, 0, "heads whose values together are no multiple of 32")                                           \
         X(NORMS_OF_SUMS, 0, "LayerNorm behind each block")                                                             \
         X(FFN_GELU, 0, "FFNs without a gate")                                                                          \
-        X(POSITIONS, 0, "embeddings of positions or of types")
+        X(POSITIONS, 0, "embeddings of positions or of types")                                                         \
+        /* no recipe asks for it, but the limits of steps (engine/step/step.h) */                                      \
+        X(PICTURES, 0, "pictures")
 
 #define TDM_FEATURE_NUMBER(name, all, words) TDM_FEATURE_##name,
 #define TDM_ACTIVATION_FEATURE(name, number, words, largest) TDM_FEATURE_##name,

@@ -313,6 +313,32 @@ static uint64_t norms_centered(void)
         return tdm_recipe_features(&r, &hp) & TDM_FEATURE_BIT(TDM_FEATURE_CENTERED);
 }
 
+#define TAKES_NO_PICTURES(change)                                                                                      \
+        do {                                                                                                           \
+                struct tdm_recipe r = good;                                                                            \
+                struct tdm_hparams sizes = hp;                                                                         \
+                change;                                                                                                \
+                assert_false(tdm_recipe_takes_pictures(&r, &sizes));                                                   \
+        } while (0)
+
+/* Windows and experts are no matter; what makes keys or rows in another way is. */
+static void pictures(void **state)
+{
+        assert_true(tdm_recipe_takes_pictures(&good, &hp));
+        TAKES_NO_PICTURES(sizes.layers[2].kv_layer = 1);
+        TAKES_NO_PICTURES(r.layers[3].v_is_k = 1);
+        TAKES_NO_PICTURES(r.layers[3].mixer = TDM_MIXER_SHORT_CONV);
+        TAKES_NO_PICTURES(r.layers[1].has_gate = 1);
+        TAKES_NO_PICTURES(r.layers[1].has_input = 1);
+        TAKES_NO_PICTURES(r.per_layer_width = 32);
+        TAKES_NO_PICTURES(r.laurel_rank = 64);
+        TAKES_NO_PICTURES(r.residual = TDM_RESIDUAL_ALTUP);
+        TAKES_NO_PICTURES(r.pooling = TDM_POOLING_LAST);
+        TAKES_NO_PICTURES(r.norm_kind = TDM_NORMS_OF_SUMS);
+        TAKES_NO_PICTURES(r.has_positions = 1);
+        TAKES_NO_PICTURES(r.n_token_types = 2);
+}
+
 static void features(void **state)
 {
         uint64_t seen = 0, all_activations = TDM_ACTIVATION_FEATURES;
@@ -376,6 +402,7 @@ static void features(void **state)
         ASKS(TDM_FEATURE_ATTENTION_GATE, r.layers[1].has_gate = 1);
         ASKS(TDM_FEATURE_ODD_HEADS, odd_heads(&sizes, &r));
         ASKS(TDM_FEATURE_BIDIRECTIONAL, (r.pooling = TDM_POOLING_MEAN, r.is_bidirectional = 1, no_windows(&sizes, &r)));
+        seen |= TDM_FEATURE_BIT(TDM_FEATURE_PICTURES);               /* asked for by the limits of steps */
         assert_int_equal(seen, TDM_FEATURE_BIT(TDM_N_FEATURES) - 1); /* none was forgotten */
         assert_string_equal(tdm_feature_name(TDM_N_FEATURES), "an unknown feature");
 }
@@ -500,10 +527,15 @@ static void share_read(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test_setup(hostile_numbers, setup), cmocka_unit_test_setup(hostile_layers, setup),
-                cmocka_unit_test_setup(features, setup),        cmocka_unit_test(activations),
-                cmocka_unit_test_setup(states, setup),          cmocka_unit_test_setup(delta_nets, setup),
-                cmocka_unit_test_setup(presence, setup),        cmocka_unit_test_setup(share_read, setup),
+                cmocka_unit_test_setup(hostile_numbers, setup),
+                cmocka_unit_test_setup(hostile_layers, setup),
+                cmocka_unit_test_setup(features, setup),
+                cmocka_unit_test_setup(pictures, setup),
+                cmocka_unit_test(activations),
+                cmocka_unit_test_setup(states, setup),
+                cmocka_unit_test_setup(delta_nets, setup),
+                cmocka_unit_test_setup(presence, setup),
+                cmocka_unit_test_setup(share_read, setup),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -96,6 +96,7 @@ int tdm_step_next_pass(struct tdm_step *step, const struct tdm_result *drawn, co
                 n++;
         }
         step->head.n_rows = step->head.n_seqs = step->head.n_logits = n;
+        step->head.n_pictures = 0;
         step->n_passes++;
         return n > 0;
 }

@@ -43,6 +43,7 @@ int tdm_steps_limits_check(const struct tdm_steps_limits *limits, struct tdm_err
                 { "mask_words", limits->mask_words, 0, MAX_MASK_WORDS },
                 { "input_bytes", limits->input_bytes, 0, TDM_MAX_INPUT_BYTES },
                 { "vector_width", limits->vector_width, 0, MAX_VECTOR_WIDTH },
+                { "max_pictures", limits->max_pictures, 0, limits->max_rows },
         };
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(checks); i++)
@@ -61,6 +62,8 @@ void tdm_steps_layout(const struct tdm_steps_limits *limits, struct tdm_steps_la
         offset += TDM_ALIGN_UP(limits->max_rows * (uint64_t)sizeof(struct tdm_step_row), UINT64_C(64));
         l.seqs_offset = offset;
         offset += TDM_ALIGN_UP(limits->max_seqs * (uint64_t)sizeof(struct tdm_step_seq), UINT64_C(64));
+        l.pictures_offset = offset;
+        offset += TDM_ALIGN_UP(limits->max_pictures * (uint64_t)sizeof(struct tdm_step_picture), UINT64_C(64));
         l.logits_offset = offset;
         offset += TDM_ALIGN_UP(limits->max_logits * (uint64_t)sizeof(struct tdm_step_logits), UINT64_C(64));
         l.history_offset = offset;
@@ -137,6 +140,7 @@ int tdm_step_new(struct tdm_step **ret, const struct tdm_steps_limits *limits)
         ((struct step *)step)->limits = *limits;
         step->rows = calloc(limits->max_rows, sizeof(*step->rows));
         step->seqs = calloc(limits->max_seqs, sizeof(*step->seqs));
+        step->pictures = limits->max_pictures ? calloc(limits->max_pictures, sizeof(*step->pictures)) : NULL;
         step->logits = calloc(limits->max_logits, sizeof(*step->logits));
         step->history = calloc((size_t)limits->max_logits * TDM_HISTORY_MAX, sizeof(*step->history));
         step->biases = calloc((size_t)limits->max_logits * TDM_MAX_BIASES, sizeof(*step->biases));
@@ -144,7 +148,7 @@ int tdm_step_new(struct tdm_step **ret, const struct tdm_steps_limits *limits)
         step->inputs = limits->input_bytes ? calloc(limits->max_rows, limits->input_bytes) : NULL;
         step->bursts = calloc(limits->max_seqs, sizeof(*step->bursts));
         complete = step->rows && step->seqs && step->logits && step->history && step->biases && step->bursts &&
-                   (step->inputs || !step->input_bytes);
+                   (step->inputs || !step->input_bytes) && (step->pictures || !limits->max_pictures);
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 step->tables[group] = calloc((size_t)limits->max_seqs * limits->table_entries, sizeof(uint32_t));
                 complete = complete && step->tables[group];
@@ -170,6 +174,7 @@ void tdm_step_destroy(struct tdm_step *step)
         free(step->biases);
         free(step->history);
         free(step->logits);
+        free(step->pictures);
         free(step->seqs);
         free(step->rows);
         free(step);
@@ -197,6 +202,8 @@ static int check_head(const struct tdm_step_head *head, const struct tdm_steps_l
                 return REFUSE(err, "%u sequences, allowed are 1 to %u", head->n_seqs, limits->max_seqs);
         if (head->n_logits > limits->max_logits)
                 return REFUSE(err, "%u rows of logits, at most %u are allowed", head->n_logits, limits->max_logits);
+        if (head->n_pictures > limits->max_pictures)
+                return REFUSE(err, "%u pictures, at most %u are allowed", head->n_pictures, limits->max_pictures);
         if (head->n_history > limits->max_logits * TDM_HISTORY_MAX)
                 return REFUSE(err, "%u tokens of history, at most %u are allowed", head->n_history,
                               limits->max_logits * TDM_HISTORY_MAX);
@@ -257,6 +264,34 @@ static int check_rows(const struct tdm_step *step, const struct tdm_steps_limits
         }
         if (row != step->head.n_rows)
                 return REFUSE(err, "%u rows belong to no sequence", step->head.n_rows - row);
+        return 0;
+}
+
+/* Behind check_rows(). Each picture's rows say so, and no others do. */
+static int check_pictures(const struct tdm_step *step, struct tdm_error *err)
+{
+        uint32_t end = 0, n_rows = 0, n_said = 0;
+
+        for (uint32_t p = 0; p < step->head.n_pictures; p++) {
+                const struct tdm_step_picture *picture = &step->pictures[p];
+
+                if (picture->first_row < end || picture->first_row >= step->head.n_rows || picture->n_rows < 1 ||
+                    picture->n_rows > step->head.n_rows - picture->first_row)
+                        return REFUSE(err, "picture %u has %u rows from %u, wanted from %u and below %u", p,
+                                      picture->n_rows, picture->first_row, end, step->head.n_rows);
+                end = picture->first_row + picture->n_rows;
+                n_rows += picture->n_rows;
+                for (uint32_t row = picture->first_row; row < end; row++) {
+                        const struct tdm_step_row *r = &step->rows[row];
+
+                        if (r->picture != p + 1 || r->token != 0 || r->seq != step->rows[picture->first_row].seq)
+                                return REFUSE(err, "row %u is no row of picture %u", row, p);
+                }
+        }
+        for (uint32_t row = 0; row < step->head.n_rows; row++)
+                n_said += step->rows[row].picture != 0;
+        if (n_said != n_rows)
+                return REFUSE(err, "%u rows are of pictures, which have %u", n_said, n_rows);
         return 0;
 }
 
@@ -417,12 +452,17 @@ int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_s
                 return r;
         copy_once(step->rows, from + layout->rows_offset, step->head.n_rows * sizeof(*step->rows));
         copy_once(step->seqs, from + layout->seqs_offset, step->head.n_seqs * sizeof(*step->seqs));
+        if (step->head.n_pictures > 0)
+                copy_once(step->pictures, from + layout->pictures_offset,
+                          step->head.n_pictures * sizeof(*step->pictures));
         copy_once(step->logits, from + layout->logits_offset, step->head.n_logits * sizeof(*step->logits));
         if (step->inputs)
                 copy_once(step->inputs, from + layout->inputs_offset, (size_t)step->head.n_rows * step->input_bytes);
         copy_once(step->history, from + layout->history_offset, step->head.n_history * sizeof(*step->history));
         copy_once(step->biases, from + layout->biases_offset, step->head.n_biases * sizeof(*step->biases));
         r = check_rows(step, limits, hp, err);
+        if (r == 0)
+                r = check_pictures(step, err);
         if (r)
                 return r;
         step->published = (const _Atomic uint64_t *)(from + layout->published_offset);

@@ -13,6 +13,10 @@
  * live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32, the residual stream,
  * updated in place by each block.
  *
+ * The rows of a picture are no tokens. A vision tower made them (engine/vision/tower.h), and they lie in the slot's
+ * hidden rows before the step is posted, so the embed block leaves them alone. They are only computed with. A picture
+ * is whole in a step, because its rows see each other on both sides, in every layer, whatever the layer's window.
+ *
  * A sequence has a number, its `table`. Under it lies a page table for each group: entry i is the page of positions
  * i*TDM_KV_PAGE_TOKENS …, TDM_KV_NO_PAGE where there is none (not yet, or slid out). tandemd changes an entry only
  * while no step in flight can look at it. */
@@ -23,7 +27,7 @@
 #include "engine/sampling/sampler.h"
 
 #define TDM_STEPS_MAGIC UINT32_C(0x50545354) /* "TSTP" */
-#define TDM_STEPS_ABI 8u
+#define TDM_STEPS_ABI 9u
 #define TDM_STEP_SLOTS 4u
 #define TDM_MAX_STEP_ROWS 4096u
 #define TDM_MAX_STEP_SEQS 256u
@@ -40,6 +44,13 @@ struct tdm_step_row {
         uint32_t position; /* absolute, 0-based */
         uint32_t seq;      /* index into the step's seqs */
         uint32_t logits;   /* index into the step's logits, or UINT32_MAX */
+        uint32_t picture;  /* 1 + index into the step's pictures: one of its rows, and token is 0; 0: a token */
+};
+
+/* Consecutive rows of one sequence. */
+struct tdm_step_picture {
+        uint32_t first_row;
+        uint32_t n_rows;
 };
 
 /* Where a sequence's state lies (kv.h): all TDM_KV_NO_PAGE in a model without. A step reads one page and writes others,
@@ -97,6 +108,7 @@ struct tdm_step_head {
         uint64_t after_step; /* id of the step that this one follows: it does each attention block first; 0: none */
         uint32_t after_slot; /* that step's slot; 0 where after_step is 0 */
         uint32_t n_biases;
+        uint32_t n_pictures;
         uint8_t plan[TDM_MAX_BLOCKS + 1]; /* block → enum tdm_worker_index */
 };
 
@@ -109,6 +121,7 @@ struct tdm_steps_limits {
         uint32_t mask_words;    /* of a mask: ceil(n_vocab / 64); 0: no row can have one */
         uint32_t input_bytes;   /* of the model's file that travel with each row; 0: none */
         uint32_t vector_width;  /* of a text's vector, where the model makes such; 0: it makes text */
+        uint32_t max_pictures;  /* in one step; 0: the model takes none */
 };
 
 /* Header of the segment, followed by slots and tables; offsets are computed by tdm_steps_layout(), never read from it.
@@ -124,6 +137,7 @@ struct tdm_steps_layout {
         struct tdm_steps_limits limits;
         uint64_t slot_offset[TDM_STEP_SLOTS];
         uint64_t rows_offset, seqs_offset, logits_offset, history_offset; /* within a slot, after the head */
+        uint64_t pictures_offset;                                         /* the same; [max_pictures] */
         uint64_t biases_offset;                                           /* the same; [max_logits][TDM_MAX_BIASES] */
         uint64_t inputs_offset;                                           /* the same; [max_rows][input_bytes] */
         uint64_t published_offset, masks_offset; /* _Atomic u64 [max_seqs]; u64 [max_seqs][mask_words] */
@@ -157,6 +171,11 @@ static inline struct tdm_step_row *tdm_steps_rows(uint8_t *base, const struct td
 static inline struct tdm_step_seq *tdm_steps_seqs(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
 {
         return (struct tdm_step_seq *)(base + l->slot_offset[slot] + l->seqs_offset);
+}
+static inline struct tdm_step_picture *tdm_steps_pictures(uint8_t *base, const struct tdm_steps_layout *l,
+                                                          uint32_t slot)
+{
+        return (struct tdm_step_picture *)(base + l->slot_offset[slot] + l->pictures_offset);
 }
 static inline struct tdm_step_logits *tdm_steps_logits(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
 {
@@ -202,12 +221,13 @@ void tdm_steps_publish(uint8_t *base, const struct tdm_steps_layout *layout, uin
 /* A worker's private, validated copy of a step. */
 struct tdm_step {
         struct tdm_step_head head;
-        struct tdm_step_row *rows;      /* [max_rows] */
-        struct tdm_step_seq *seqs;      /* [max_seqs] */
-        struct tdm_step_logits *logits; /* [max_logits] */
-        uint32_t *history;              /* [max_logits * TDM_HISTORY_MAX] */
-        struct tdm_logit_bias *biases;  /* [max_logits * TDM_MAX_BIASES] */
-        uint8_t *inputs;                /* [max_rows][input_bytes]; its values are not checked: only computed with */
+        struct tdm_step_row *rows;         /* [max_rows] */
+        struct tdm_step_seq *seqs;         /* [max_seqs] */
+        struct tdm_step_picture *pictures; /* [max_pictures] */
+        struct tdm_step_logits *logits;    /* [max_logits] */
+        uint32_t *history;                 /* [max_logits * TDM_HISTORY_MAX] */
+        struct tdm_logit_bias *biases;     /* [max_logits * TDM_MAX_BIASES] */
+        uint8_t *inputs;                   /* [max_rows][input_bytes]; its values are not checked: only computed with */
         uint32_t input_bytes;
         /* [n_seqs][table_entries], of this step's seqs in order; copied as far as needed */
         uint32_t *tables[TDM_KV_GROUPS];
@@ -228,9 +248,9 @@ int tdm_step_new(struct tdm_step **ret, const struct tdm_steps_limits *limits);
 void tdm_step_destroy(struct tdm_step *step);
 void tdm_step_destroyp(struct tdm_step **step);
 
-/* Copies slot `slot` and checks it: counts within limits, rows consecutive, tokens < n_vocab, positions < n_ctx, pages
- * that a row will read or write exist and are < n_pages, plan entries known, history in range. TDM_E_PROTOCOL with the
- * reason; also when step_id or epoch are not the expected ones. */
+/* Copies slot `slot` and checks it: counts within limits, rows consecutive, pictures whole, tokens < n_vocab,
+ * positions < n_ctx, pages that a row will read or write exist and are < n_pages, plan entries known, history in range.
+ * TDM_E_PROTOCOL with the reason; also when step_id or epoch are not the expected ones. */
 int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_steps_layout *layout, uint32_t slot,
                   uint64_t step_id, uint32_t epoch, const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv,
                   struct tdm_error *err);

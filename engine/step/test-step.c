@@ -10,9 +10,13 @@
 
 #include "engine/step/step.h"
 
-static const struct tdm_steps_limits limits = {
-        .max_rows = 40, .max_seqs = 6, .max_logits = 8, .n_tables = 9, .table_entries = 12, .mask_words = 1
-};
+static const struct tdm_steps_limits limits = { .max_rows = 40,
+                                                .max_seqs = 6,
+                                                .max_logits = 8,
+                                                .n_tables = 9,
+                                                .table_entries = 12,
+                                                .mask_words = 1,
+                                                .max_pictures = 3 };
 static struct tdm_steps_layout layout;
 static struct tdm_hparams hp;
 static struct tdm_kv_geometry kv;
@@ -28,7 +32,10 @@ static uint32_t rnd(void)
         return (uint32_t)(state >> 16);
 }
 
-/* Three sequences: a prefill chunk far into its context, a decode row, a prefill from 0. */
+static const struct tdm_step_picture pictures[] = { { 6, 5 }, { 21, 3 } };
+
+/* Three sequences: a prefill chunk far into its context, a decode row, a prefill from 0. Both prefills have a picture.
+ */
 static void write_step(void)
 {
         static const struct {
@@ -42,7 +49,7 @@ static void write_step(void)
         memset(base, 0xff, layout.size_bytes);
         tdm_steps_format(base, &layout);
         *head = (struct tdm_step_head){
-                .step_id = 77, .epoch = 5, .n_seqs = 3, .n_logits = 2, .n_history = 6, .n_biases = 3
+                .step_id = 77, .epoch = 5, .n_seqs = 3, .n_logits = 2, .n_history = 6, .n_biases = 3, .n_pictures = 2
         };
         for (uint32_t b = 1; b < 2 * hp.n_layers + 1; b += 2)
                 head->plan[b] = TDM_WORKER_NPU;
@@ -56,6 +63,13 @@ static void write_step(void)
                                           TDM_KV_PAGE_TOKENS;
                              i <= (seqs[s].first + seqs[s].n - 1) / TDM_KV_PAGE_TOKENS; i++)
                                 tdm_steps_table(base, &layout, seqs[s].table, (enum tdm_kv_group)group)[i] = 10 * s + i;
+        }
+        for (uint32_t p = 0; p < head->n_pictures; p++) {
+                tdm_steps_pictures(base, &layout, 2)[p] = pictures[p];
+                for (uint32_t i = 0; i < pictures[p].n_rows; i++) {
+                        rows[pictures[p].first_row + i].token = 0;
+                        rows[pictures[p].first_row + i].picture = p + 1;
+                }
         }
         rows[20].logits = 0;
         rows[27].logits = 1;
@@ -81,6 +95,7 @@ static void test_good(void **unused)
         assert_int_equal(step->head.n_rows, 28);
         assert_memory_equal(step->rows, tdm_steps_rows(base, &layout, 2), 28 * sizeof(*step->rows));
         assert_memory_equal(step->seqs, tdm_steps_seqs(base, &layout, 2), 3 * sizeof(*step->seqs));
+        assert_memory_equal(step->pictures, pictures, sizeof(pictures));
         assert_memory_equal(step->logits, tdm_steps_logits(base, &layout, 2), 2 * sizeof(*step->logits));
         assert_memory_equal(step->history, tdm_steps_history(base, &layout, 2), 6 * sizeof(uint32_t));
         assert_int_equal(step->tables[TDM_KV_FULL][0], 0);
@@ -93,7 +108,7 @@ static void test_good(void **unused)
 /* Each changes one value of the good step. */
 static const struct lie {
         const char *what;
-        enum { HEAD, ROW, SEQ, LOGITS, HISTORY, BIAS, FULL_TABLE, WINDOW_TABLE } where;
+        enum { HEAD, ROW, SEQ, PICTURE, LOGITS, HISTORY, BIAS, FULL_TABLE, WINDOW_TABLE } where;
         uint32_t index; /* of the element; for tables: of the entry, in the first sequence's */
         size_t field;
         uint32_t value;
@@ -130,6 +145,23 @@ static const struct lie {
         { "first row at the end of numbers", SEQ, 1, offsetof(struct tdm_step_seq, first_row), UINT32_MAX },
         { "sequence without rows", SEQ, 1, offsetof(struct tdm_step_seq, n_rows), 0 },
         { "sequence of all rows", SEQ, 2, offsetof(struct tdm_step_seq, n_rows), UINT32_MAX },
+        { "fewer pictures", HEAD, 0, offsetof(struct tdm_step_head, n_pictures), 1 },
+        { "more pictures", HEAD, 0, offsetof(struct tdm_step_head, n_pictures), 3 },
+        { "too many pictures", HEAD, 0, offsetof(struct tdm_step_head, n_pictures), 4 },
+        { "picture that begins late", PICTURE, 0, offsetof(struct tdm_step_picture, first_row), 7 },
+        { "picture that begins early", PICTURE, 0, offsetof(struct tdm_step_picture, first_row), 5 },
+        { "picture past all rows", PICTURE, 1, offsetof(struct tdm_step_picture, first_row), 28 },
+        { "picture at the end of numbers", PICTURE, 1, offsetof(struct tdm_step_picture, first_row), UINT32_MAX },
+        { "picture over another", PICTURE, 1, offsetof(struct tdm_step_picture, first_row), 8 },
+        { "picture without rows", PICTURE, 1, offsetof(struct tdm_step_picture, n_rows), 0 },
+        { "picture that ends early", PICTURE, 0, offsetof(struct tdm_step_picture, n_rows), 4 },
+        { "picture that ends late", PICTURE, 0, offsetof(struct tdm_step_picture, n_rows), 6 },
+        { "picture of all rows", PICTURE, 1, offsetof(struct tdm_step_picture, n_rows), UINT32_MAX },
+        { "row of no picture within one", ROW, 8, offsetof(struct tdm_step_row, picture), 0 },
+        { "row of another picture", ROW, 8, offsetof(struct tdm_step_row, picture), 2 },
+        { "row of a picture that is not there", ROW, 3, offsetof(struct tdm_step_row, picture), 3 },
+        { "row behind its picture", ROW, 11, offsetof(struct tdm_step_row, picture), 1 },
+        { "token of a picture", ROW, 8, offsetof(struct tdm_step_row, token), 7 },
         { "row of logits", LOGITS, 0, offsetof(struct tdm_step_logits, row), 28 },
         { "row of logits past all", LOGITS, 0, offsetof(struct tdm_step_logits, row), 4000 },
         { "target", LOGITS, 1, offsetof(struct tdm_step_logits, target), 50 },
@@ -169,6 +201,8 @@ static uint8_t *place(const struct lie *lie)
                 return (uint8_t *)&tdm_steps_rows(base, &layout, 2)[lie->index] + lie->field;
         case SEQ:
                 return (uint8_t *)&tdm_steps_seqs(base, &layout, 2)[lie->index] + lie->field;
+        case PICTURE:
+                return (uint8_t *)&tdm_steps_pictures(base, &layout, 2)[lie->index] + lie->field;
         case LOGITS:
                 return (uint8_t *)&tdm_steps_logits(base, &layout, 2)[lie->index] + lie->field;
         case HISTORY:
@@ -179,6 +213,19 @@ static uint8_t *place(const struct lie *lie)
                 return (uint8_t *)&tdm_steps_table(base, &layout, 4,
                                                    lie->where == FULL_TABLE ? TDM_KV_FULL : TDM_KV_WINDOW)[lie->index];
         }
+}
+
+/* One picture's rows are one sequence's. */
+static void test_picture_of_two(void **unused)
+{
+        struct tdm_error err = {};
+
+        write_step();
+        tdm_steps_rows(base, &layout, 2)[20].picture = 2;
+        tdm_steps_rows(base, &layout, 2)[20].token = 0;
+        tdm_steps_pictures(base, &layout, 2)[1] = (struct tdm_step_picture){ 20, 4 };
+        assert_int_equal(read_step(&err), TDM_E_PROTOCOL);
+        assert_non_null(strstr(err.message, "row 21 is no row of picture 1"));
 }
 
 static void test_lies(void **unused)
@@ -230,6 +277,14 @@ static void assert_safe(void)
                 }
         }
         assert_int_equal(row, step->head.n_rows);
+        for (row = 0; row < step->head.n_rows; row++) {
+                uint32_t p = step->rows[row].picture - 1;
+
+                if (step->rows[row].picture == 0)
+                        continue;
+                assert_true(p < step->head.n_pictures && row >= step->pictures[p].first_row &&
+                            row - step->pictures[p].first_row < step->pictures[p].n_rows);
+        }
         for (uint32_t i = 0; i < step->head.n_logits; i++) {
                 const struct tdm_step_logits *l = &step->logits[i];
 
@@ -715,12 +770,19 @@ static int teardown(void **unused)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_good),          cmocka_unit_test(test_lies),
-                cmocka_unit_test(test_not_looked_at), cmocka_unit_test(test_random),
-                cmocka_unit_test(test_segment),       cmocka_unit_test(test_layout),
-                cmocka_unit_test(test_masks),         cmocka_unit_test(test_masks_of_other_sizes),
-                cmocka_unit_test(test_bursts),        cmocka_unit_test(test_burst_ends),
-                cmocka_unit_test(test_burst_lies),    cmocka_unit_test(test_random_bursts),
+                cmocka_unit_test(test_good),
+                cmocka_unit_test(test_picture_of_two),
+                cmocka_unit_test(test_lies),
+                cmocka_unit_test(test_not_looked_at),
+                cmocka_unit_test(test_random),
+                cmocka_unit_test(test_segment),
+                cmocka_unit_test(test_layout),
+                cmocka_unit_test(test_masks),
+                cmocka_unit_test(test_masks_of_other_sizes),
+                cmocka_unit_test(test_bursts),
+                cmocka_unit_test(test_burst_ends),
+                cmocka_unit_test(test_burst_lies),
+                cmocka_unit_test(test_random_bursts),
                 cmocka_unit_test(test_states),
         };
 

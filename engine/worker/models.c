@@ -127,11 +127,13 @@ static int model_describe(struct tdm_worker_model *m, const struct tdm_worker_co
         return 0;
 }
 
-/* A model that the worker's device leaves to the host device runs there whole. */
+/* A model that the worker's device leaves to the host device runs there whole, with pictures and without. */
 static void model_choose_device(struct tdm_worker *w, struct tdm_worker_model *m)
 {
         const struct tdm_weights_header *header = tdm_weights_header(m->segments[TDM_WORKER_SEG_WEIGHTS]->base);
-        uint64_t left = tdm_recipe_features(&header->recipe, &header->hparams) & w->device->ops->left_to_host;
+        uint64_t pictures = m->layout.limits.max_pictures > 0 ? TDM_FEATURE_BIT(TDM_FEATURE_PICTURES) : 0;
+        uint64_t left =
+                (tdm_recipe_features(&header->recipe, &header->hparams) | pictures) & w->device->ops->left_to_host;
         unsigned first = 0;
 
         m->device = left ? w->host : w->device;

@@ -314,6 +314,10 @@ int tdm_npu_load(struct tdm_npu_model *model, uint32_t n_pages, enum tdm_precisi
                 say_on_cpu(model, precision);
                 return 0;
         }
+        if (model->host->limits.max_pictures > 0) {
+                say_why_on_cpu(model, "npu device: pictures are left to the CPU");
+                return 0;
+        }
         if (tdm_recipe_check_device(&model->host->recipe, &model->host->hp, PRODUCT_FEATURES, "npu", &why) != 0) {
                 say_why_on_cpu(model, why.message);
                 return 0;

@@ -144,6 +144,7 @@ struct runner *runner_new(const struct runner_model *model, const struct runner_
                 .n_tables = RUNNER_TABLES,
                 .table_entries = TDM_DIV_UP(max_positions, TDM_KV_PAGE_TOKENS),
                 .input_bytes = model->input_bytes,
+                .max_pictures = o->max_pictures,
         };
         ret = tdm_kv_geometry_init(&r->kv, model->hp, o->kv_type ? o->kv_type : tdm_precision_kv_type(o->precision, 0),
                                    RUNNER_TABLES * r->limits.table_entries, RUNNER_TABLES * r->limits.table_entries,
@@ -314,6 +315,30 @@ static struct tdm_step_state assign_states(struct runner *r, const struct runner
         return state;
 }
 
+/* The pictures of a part whose rows begin at first_row. */
+static void add_pictures(struct runner *r, const struct runner_part *part, uint32_t first_row)
+{
+        struct tdm_step_head *head = tdm_steps_head(r->steps, &r->layout, 0);
+        const struct tdm_hparams *hp = r->model->hp;
+
+        for (uint32_t i = 0; i < part->n_pictures; i++) {
+                const struct runner_picture *picture = &part->pictures[i];
+                uint32_t row = first_row + picture->first - part->first;
+
+                if (picture->first + picture->n <= part->first || picture->first >= part->first + part->n)
+                        continue;
+                if (picture->first < part->first || picture->first + picture->n > part->first + part->n ||
+                    head->n_pictures == r->limits.max_pictures)
+                        fail("a part cuts a picture, or a step has too many", NULL, (int)i);
+                tdm_steps_pictures(r->steps, &r->layout, 0)[head->n_pictures++] =
+                        (struct tdm_step_picture){ row, picture->n };
+                for (uint32_t k = 0; k < picture->n; k++)
+                        tdm_steps_rows(r->steps, &r->layout, 0)[row + k].picture = head->n_pictures;
+                memcpy(r->hidden + (size_t)row * hp->residual_width, picture->rows,
+                       (size_t)picture->n * hp->d_model * sizeof(float));
+        }
+}
+
 void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_parts, float *hidden,
                  struct tdm_result *results)
 {
@@ -355,6 +380,7 @@ void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_p
                         }
                         head->n_rows++;
                 }
+                add_pictures(r, part, seqs[p].first_row);
         }
         ret = tdm_step_read(r->step, r->steps, &r->layout, 0, r->step_id, 0, hp, &r->kv, &err);
         if (ret)

@@ -33,6 +33,7 @@ struct runner_options {
         uint32_t max_rows;      /* of a step; 0: 256 */
         uint32_t logits_rows;   /* fewer than the device would hold at once; 0: its own number */
         uint32_t max_positions; /* of a sequence, 0: the model's context */
+        uint32_t max_pictures;  /* of a step */
 };
 
 struct runner;
@@ -46,7 +47,14 @@ uint64_t runner_n_saturated(const struct runner *runner);
 double runner_block_seconds(const struct runner *runner, int kind);
 void runner_reset_seconds(struct runner *runner);
 
-/* Rows of one sequence: ids[first … first + n - 1] at those positions. */
+/* Rows that stand in place of ids. */
+struct runner_picture {
+        uint32_t first, n; /* positions */
+        const float *rows; /* [n][d_model] */
+};
+
+/* Rows of one sequence: ids[first … first + n - 1] at those positions. A part has the whole of a picture or none of it.
+ */
 struct runner_part {
         uint32_t table;
         const uint32_t *ids; /* [n_ids] */
@@ -54,6 +62,8 @@ struct runner_part {
         uint32_t n_logits; /* of the last rows, this many, scored against the next id where there is one */
         bool whole;        /* and of the first row, so that no row behind it stops before the last layer */
         struct tdm_sampling sampling;
+        const struct runner_picture *pictures; /* [n_pictures], from left to right; their ids are 0 */
+        uint32_t n_pictures;
 };
 
 /* One step. hidden [rows of all parts][residual_width] and results [n_logits of all parts] may be NULL. */

@@ -681,7 +681,7 @@ def make_model(size="tiny", type="q8_0", keep=True, **options):
             tool = "mkgguf_archs.py" if arch in MKGGUF_ARCHS else tool
             tool = "mkgguf_hybrids.py" if arch in ("lfm2", "qwen35") else tool
             tool = "mkgguf_bert.py" if arch == "bert" else tool
-            if arch == "mmproj":  # one kind so far
+            if arch == "mmproj":  # one kind so far; with text=True the text model that goes with it
                 tool, args = "mkgguf_mmproj.py", [arg for arg in args if arg not in ("--arch", "mmproj")]
             r = subprocess.run(["/usr/bin/python3", os.path.join(TREE, "tools", tool), part, "--size", size,
                                 "--type", type] + args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
