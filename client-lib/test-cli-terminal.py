@@ -639,6 +639,21 @@ class OnATerminal(unittest.TestCase):
             plain = re.sub(rb"\x1b\[[0-9;]*m|\r", b"", t.output)
             self.assertEqual(plain, tandem("jobs").stdout, (args, env))
 
+    def test_markdown(self):
+        """Headings and bold words are bold, code has a colour, wherever tokens are cut; every mark stays."""
+        bold, thin, code, plain = b"\x1b[1m", b"\x1b[22m", b"\x1b[36m", b"\x1b[39m"
+        shown = (bold + b"## A **head**ing\n" + thin + b"bol " + bold + b"**d**" + thin + b" " + code + b"`code`" +
+                 plain + b"\n#tag\n" + code + b"```c\n# x\n```" + plain + b"\n####### seven\n#\n")
+        for env, want in (({}, shown), ({"NO_COLOR": "1"}, re.sub(rb"\x1b\[\d+m", b"", shown))):
+            t = Terminal("chat", "-m", "markup", env=env)
+            t.until_prompt()
+            t.output = b""
+            t.type(b"x\r")
+            t.until(b"tokens/s")
+            t.type(b"\x04")
+            self.assertEqual(t.finish(), 0)
+            self.assertIn(want, t.output.replace(b"\r", b""))
+
     def test_words_stay_whole(self):
         """Lines break between words, though words come in pieces; what is copied has every character."""
         import fcntl

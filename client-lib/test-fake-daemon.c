@@ -239,6 +239,10 @@ static const char *const odd_texts[] = { "a\x1b[31mb",
                                          "gr\xc3\xbc\xc3\x9f",
                                          "" };
 
+/* The tokens of "markup", cut where it is hard. */
+static const char *const markup_texts[] = { "#",  "# A **hea", "d*",  "*ing\nbo",    "l **d",  "** `co", "de`\n#tag\n",
+                                            "``", "`c\n# x\n", "```", "\n####### s", "even\n#" };
+
 static void step_job(struct conn *c, struct fake_job *job)
 {
         uint64_t now = tdm_now_ns();
@@ -281,6 +285,12 @@ static void step_job(struct conn *c, struct fake_job *job)
                 for (unsigned i = 0; i < TDM_ARRAY_SIZE(odd_texts); i++)
                         send_token(c, job, odd_texts[i], strlen(odd_texts[i]));
                 send_done(c, job, TANDEM__DONE_REASON__DONE_STOP, NULL, "\xef\xbf\xbd");
+                return;
+        }
+        if (strcmp(job->model, "markup") == 0) {
+                for (unsigned i = 0; i < TDM_ARRAY_SIZE(markup_texts); i++)
+                        send_token(c, job, markup_texts[i], strlen(markup_texts[i]));
+                send_done(c, job, TANDEM__DONE_REASON__DONE_STOP, NULL, "");
                 return;
         }
         if (strcmp(job->model, "calls") == 0 || strcmp(job->model, "callcut") == 0) {
@@ -361,6 +371,8 @@ static void got_generate(struct conn *c, uint32_t id, const Tandem__Generate *g)
                 job->max = UINT32_MAX;
         else if (strcmp(name, "bytes") == 0)
                 job->max = TDM_ARRAY_SIZE(odd_texts);
+        else if (strcmp(name, "markup") == 0)
+                job->max = TDM_ARRAY_SIZE(markup_texts);
         else if (job->max == 0)
                 job->max = strcmp(name, "slow") == 0 ? UINT32_MAX : TEXT_TOKENS;
         else if (job->max > MOST_TOKENS && strcmp(name, "slow") != 0)

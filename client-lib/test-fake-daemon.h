@@ -12,6 +12,7 @@
  *   "unborn"    Error cancelled
  *   "long"      Error too-long; "short": where the texts of a chat have more than 100 bytes
  *   "bytes"     tokens with control characters, quotes, invalid UTF-8, and a tail
+ *   "markup"    a text with Markdown
  *   "calls"     calls a tool; "callcut": and is cut off within the arguments
  *   "gap"       a token index is skipped
  *   "future"    a reply of an unknown kind, an unknown progress state and fields come in between

@@ -1,11 +1,23 @@
-/* See markdown.h. A mark is a run of up to three * or `; its length is known when another character comes, so a run at
- * the end of a piece is held back until then. */
+/* See markdown.h. A mark is a run of up to three * or `, or of up to six # at a line's begin. Its length is known when
+ * another character comes, so a run at the end of a piece is held back until then. */
 #include "client-lib/cli/markdown.h"
 #include "client-lib/cli/term.h"
 
 static void show_style(const struct markdown *m)
 {
-        term_style((m->bold && !m->code && !m->fenced ? TERM_BOLD : 0) | (m->code || m->fenced ? TERM_CYAN : 0));
+        bool of_code = m->code || m->fenced;
+
+        term_style(((m->bold || m->heading) && !of_code ? TERM_BOLD : 0) | (of_code ? TERM_CYAN : 0));
+}
+
+/* Whether c goes on with the marks that are held, or begins some. */
+static bool is_mark(const struct markdown *m, char c)
+{
+        if (m->n_held > 0 && m->held[0] != c)
+                return false;
+        if (c == '#')
+                return !m->fenced && (m->n_held > 0 ? m->n_held < 6 : !m->in_line);
+        return (c == '*' || c == '`') && m->n_held < 3;
 }
 
 /* next: the character behind the run; 0 at the text's end. */
@@ -18,7 +30,9 @@ static void flush_marks(struct markdown *m, char next)
         if (n == 0)
                 return;
         m->n_held = 0;
-        if (tick && n == 3 && !m->in_line) {
+        if (m->held[0] == '#') {
+                begins = m->heading = next == ' ';
+        } else if (tick && n == 3 && !m->in_line) {
                 begins = !m->fenced;
                 ends = m->fenced;
                 m->fenced = !m->fenced;
@@ -47,24 +61,19 @@ void markdown_write(struct markdown *m, const char *text, size_t size)
 
         for (size_t i = 0; i < size; i++) {
                 char c = text[i];
-                bool mark = c == '*' || c == '`';
 
-                if (mark && (m->n_held == 0 || (m->held[0] == c && m->n_held < 3))) {
+                if (!is_mark(m, c))
+                        flush_marks(m, c);
+                if (is_mark(m, c)) {
                         out_text(text + begin, i - begin);
-                        m->held[m->n_held++] = c;
-                        begin = i + 1;
-                        continue;
-                }
-                flush_marks(m, c);
-                if (mark) {
                         m->held[m->n_held++] = c;
                         begin = i + 1;
                 } else if (c == '\n') {
                         out_text(text + begin, i + 1 - begin);
                         begin = i + 1;
                         m->in_line = false;
-                        if (m->bold || m->code) { /* never carried over a line's end */
-                                m->bold = m->code = false;
+                        if (m->bold || m->code || m->heading) { /* never carried over a line's end */
+                                m->bold = m->code = m->heading = false;
                                 show_style(m);
                         }
                 } else {
@@ -77,7 +86,7 @@ void markdown_write(struct markdown *m, const char *text, size_t size)
 void markdown_end(struct markdown *m)
 {
         flush_marks(m, 0);
-        if (m->bold || m->code || m->fenced)
+        if (m->bold || m->code || m->fenced || m->heading)
                 term_style(0);
         out_wrap(true);
         *m = (struct markdown){ 0 };

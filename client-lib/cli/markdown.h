@@ -1,14 +1,15 @@
-/* A model's Markdown on a terminal: **bold** is bold, `code` and fenced blocks have a colour. Every character stays,
- * the marks too, so nothing is lost where a mark was meant as text. Elsewhere the text goes out as it is. */
+/* A model's Markdown on a terminal: headings and **bold** are bold, `code` and fenced blocks have a colour. Every
+ * character stays, the marks too, so nothing is lost where a mark was meant as text. Elsewhere the text goes out as it
+ * is. */
 #ifndef TANDEM_CLI_MARKDOWN_H
 #define TANDEM_CLI_MARKDOWN_H
 
 #include "common/util.h"
 
 struct markdown {
-        bool bold, code, fenced;
+        bool bold, code, fenced, heading;
         bool in_line; /* the line has a character already */
-        char held[4]; /* marks whose end has not come */
+        char held[8]; /* marks whose end has not come */
         size_t n_held;
 };
 
