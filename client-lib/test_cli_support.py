@@ -146,6 +146,42 @@ def tandem(*args, stdin=b"", socket=True, **env):
                           timeout=30, env=environment(**env))
 
 
+def screen(output, columns):
+    """The rows that a terminal of this width shows of it, which begins at a row's first column."""
+    rows, x, y = [[]], 0, 0
+    for m in re.finditer(r"\x1b\[([0-9;?]*)([@-~])|(.)", output.decode(), re.S):
+        n = int(m[1]) if m[1] and m[1].isdigit() else 1
+        if m[2] == "A":
+            y = max(y - n, 0)
+        elif m[2] == "C":
+            x = min(x + n, columns - 1)
+        elif m[2] == "D" or m[3] == "\b":
+            x = max(min(x, columns - 1) - n, 0)
+        elif m[2] == "G":
+            x = n - 1
+        elif m[2] == "@":
+            rows[y][x:x] = " " * n
+            del rows[y][columns:]
+        elif m[2] == "P":
+            del rows[y][x:x + n]
+        elif m[2] in ("K", "J"):
+            del rows[y][x:]
+            if m[2] == "J":
+                del rows[y + 1:]
+        elif m[3] == "\r":
+            x = 0
+        elif m[3] == "\n" or m[3] and m[3] >= " ":
+            if m[3] == "\n" or x == columns:
+                x, y = x if m[3] == "\n" else 0, y + 1
+                rows += [[] for _ in range(y + 1 - len(rows))]
+            if m[3] != "\n":
+                rows[y] += " " * (x + 1 - len(rows[y]))
+                rows[y][x] = m[3]
+                x += 1
+    shown = ["".join(row).rstrip() for row in rows]
+    return shown[:max([i + 1 for i, row in enumerate(shown) if row], default=0)]
+
+
 class Terminal:
     """The command on a pseudo-terminal: stdin, stdout and stderr, unless told otherwise."""
 
