@@ -46,7 +46,7 @@ static void happen(struct world *w, bool losses)
                         tdm_scheduler_run(w->s);
                         break;
                 }
-                /* fallthrough */
+                __attribute__((fallthrough));
         default:
                 if (!w->fleet.ready)
                         become_ready(w);
