@@ -20,6 +20,15 @@ static int print_base(bool system, char *to, size_t size)
         return n < 0 || (size_t)n >= size ? -ENAMETOOLONG : 0;
 }
 
+void tdm_make_parents(char *path)
+{
+        for (char *p = path + 1; (p = strchr(p, '/')); p++) {
+                *p = 0;
+                (void)mkdir(path, 0700);
+                *p = '/';
+        }
+}
+
 int tdm_cache_dir(bool system, const char *name, bool make, char **ret)
 {
         char base[4096], *path;
@@ -29,11 +38,8 @@ int tdm_cache_dir(bool system, const char *name, bool make, char **ret)
                 return r;
         if (asprintf(&path, "%s/%s", base, name) < 0)
                 return -ENOMEM;
-        for (char *p = path + 1; make && (p = strchr(p, '/')); p++) {
-                *p = 0;
-                (void)mkdir(path, 0700);
-                *p = '/';
-        }
+        if (make)
+                tdm_make_parents(path);
         *ret = path;
         return 0;
 }

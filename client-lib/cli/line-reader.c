@@ -11,9 +11,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <termios.h>
 #include <wchar.h>
+#include "common/cache-dir.h"
 
 #define HISTORY_ENTRIES 1000
 #define PASTED_NEWLINE L'\u2424'
@@ -258,11 +258,7 @@ static char *history_path(void)
         } else {
                 return NULL;
         }
-        for (char *p = path + 1; (p = strchr(p, '/')); p++) {
-                *p = '\0';
-                (void)mkdir(path, 0700);
-                *p = '/';
-        }
+        tdm_make_parents(path);
         return path;
 }
 

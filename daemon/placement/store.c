@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include "common/cache-dir.h"
 #include "common/log.h"
 
 #define MAX_FILE_BYTES (64u << 10)
@@ -38,11 +39,7 @@ static int state_directory(char *path, size_t size)
                 return -ENOENT;
         if (n < 0 || (size_t)n >= size)
                 return -ENAMETOOLONG;
-        for (char *p = path + 1; (p = strchr(p, '/')); p++) {
-                *p = 0;
-                (void)mkdir(path, 0700);
-                *p = '/';
-        }
+        tdm_make_parents(path);
         return mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
 }
 
