@@ -1,7 +1,8 @@
 /* ---- models, and what is set ---- */
 
 const ASK_AGAIN_MS = 3000; // for the models, while no list comes
-let listing = null, complaint = null, again = 0;
+let listing = null, again = 0;
+const complaints = {}; // what is wrong, by what it is about
 let known = []; // what the server told of each model
 
 const remembered = { // small things; a browser may refuse to keep anything, then until the page is closed
@@ -9,15 +10,15 @@ const remembered = { // small things; a browser may refuse to keep anything, the
   set(name, value) { try { localStorage.setItem(name, value); } catch { /* see above */ } },
 };
 
-function complain(text) {
-  if (text && !complaint)
-    $("complaint").append(complaint = element("p", "wrong"));
-  if (!text && complaint) {
-    complaint.remove();
-    complaint = null;
-  }
-  if (complaint && complaint.textContent !== text) // it would be read out again
-    complaint.textContent = text;
+// An empty text: nothing is wrong any more.
+function complain(about, text) {
+  const shown = complaints[about] = complaints[about] || element("p", "wrong");
+  if (!text)
+    shown.remove();
+  else if (!shown.isConnected)
+    $("complaint").append(shown);
+  if (shown.textContent !== text) // it would be read out again
+    shown.textContent = text;
 }
 
 function showModels(models) {
@@ -39,13 +40,13 @@ async function readModels() {
     if (!r.ok)
       throw await failure(r);
     showModels((await r.json()).data);
-    complain("");
+    complain("models", "");
   } catch (e) {
     if (e.status === 401)
       $("key-label").hidden = false;
     else
       again = setTimeout(listModels, ASK_AGAIN_MS);
-    complain(explain(e));
+    complain("models", explain(e));
   }
 }
 

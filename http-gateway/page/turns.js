@@ -238,8 +238,9 @@ class Progress {
 async function keepTurns(chat, turns) {
   try {
     await keepChat({...chat, title: chat.title || titleOf(turns[0].user), changed: Date.now(), turns});
+    complain("store", "");
   } catch (e) {
-    complain("This conversation could not be kept: " + explain(e));
+    complain("store", "The browser could not keep this conversation: " + explain(e));
   }
   others.postMessage("changed");
 }

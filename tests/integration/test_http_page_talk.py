@@ -263,7 +263,17 @@ def kept():
         titles = lambda: b.texts("#kept .open")  # noqa: E731
         wait_for(lambda: b.texts("#kept-note") != [""], "the empty list says what it is for")
         say(b, "Red apples\nand more", "They are **sweet**.")
+        b.run("""window.put = IDBObjectStore.prototype.put;
+                 IDBObjectStore.prototype.put = () => {
+                   throw new DOMException('The disk is full.', 'QuotaExceededError'); }""")
+        say(b, "And plums?", "Those too.")
+        give_models(b)
+        equal(b.texts(".wrong"), ["The browser could not keep this conversation: The disk is full."], "a full disk")
+        equal(b.run("return readChat(current.id).then(c => c.turns.length)"), 1, "what was kept before is as it was")
+        b.run("IDBObjectStore.prototype.put = put")
+        b.type("#text", UP)  # the next message replaces it
         say(b, "And pears?", "Also.", calls=[("look_up", '{"fruit": "pear"}')])
+        equal(b.texts(".wrong"), [], "it is kept again")
         b.click("#clear")
         equal((b.texts("article"), b.texts(".hello h1")), ([], ["Hello. What can I do for you?"]), "a new chat")
         say(b, "Blue cars", "They are fast.")

@@ -2,7 +2,8 @@
 foreach(row
     "test-vulkan 125" "integration-npu 61" "exact-host-gemma 50" "matrix-faults-rdna3 60" "matrix-faults-rdna4 35"
     "matrix-kernels 60" "matrix-faults 55" "integration-sleep 54" "test-pull 54" "integration-placement 51"
-    "integration-speculate 40" "integration-http 42" "integration-http-hostile 41" "exact-host-archs 40"
+    "integration-speculate 40" "integration-http-page-talk 36" "integration-http-page 30"
+    "integration-http 42" "integration-http-hostile 41" "exact-host-archs 40"
     "integration-bad-input 35" "integration-attacks 34" "integration-memory 34" "integration-recovery 32"
     "integration-hung-file 31" "chaos 30" "golden-host-gemma 30" "integration-dbus-hostile 29" "integration-archs 28"
     "integration-flood 28" "golden-host-archs 25" "soak 23" "test-int8-any-rdna3 22" "test-npu-device 22"
