@@ -8,7 +8,8 @@ import numpy as np
 TYPES = {"f32": (0, 1, 4), "f16": (1, 1, 2), "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q5_0": (6, 32, 22),
          "q5_1": (7, 32, 24), "q8_0": (8, 32, 34), "q2_k": (10, 256, 84), "q3_k": (11, 256, 110),
          "q4_k": (12, 256, 144), "q5_k": (13, 256, 176), "q6_k": (14, 256, 210), "iq4_nl": (20, 32, 18),
-         "iq4_xs": (23, 256, 136), "bf16": (30, 1, 2), "mxfp4": (39, 32, 17)}
+         "iq4_xs": (23, 256, 136), "bf16": (30, 1, 2), "tq1_0": (34, 256, 54), "tq2_0": (35, 256, 66),
+         "mxfp4": (39, 32, 17)}
 E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6], np.float64)
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float64)
 
@@ -24,6 +25,16 @@ def _nibbles(x):
 def _bits(x):
     """[n][4] bytes -> [n][32] bits."""
     return np.unpackbits(x.copy(), axis=1, bitorder="little").astype(np.int64)
+
+
+def _thirds(x, n):
+    """The first n digits to the base 3 of each byte, a fraction of 256: [blocks][bytes] -> [blocks][n * bytes]."""
+    left, digits = x.astype(np.int64), []
+    for _ in range(n):
+        left = left * 3
+        digits.append(left >> 8)
+        left &= 255
+    return np.concatenate(digits, 1)
 
 
 def _scales_4k(s):
@@ -57,6 +68,12 @@ def values(blocks, name):
         return _f16(x[:, :2]) * IQ4[_nibbles(x[:, 2:])]
     if name == "mxfp4":
         return 2.0 ** (x[:, :1].astype(np.float64) - 127) * E2M1[_nibbles(x[:, 1:])]
+    if name == "tq2_0":
+        q = x[:, :64].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
+        return _f16(x[:, 64:]) * (q.reshape(-1, 256).astype(np.int64) - 1)
+    if name == "tq1_0":
+        q = np.concatenate([_thirds(x[:, :32], 5), _thirds(x[:, 32:48], 5), _thirds(x[:, 48:52], 4)], 1)
+        return _f16(x[:, 52:]) * (q - 1)
     n, parts = len(x), range(8)
     if name in ("q4_k", "q5_k"):
         scale, low = _scales_4k(x[:, 4:16])

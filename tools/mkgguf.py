@@ -2,7 +2,7 @@
 """Write a random-weight GGUF of a Gemma 3 shape, for speed and parity checks.
 
 usage: mkgguf.py OUT --size tiny|odd|270m|1b|4b|12b|27b
-                 [--type f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q2_k|…|q6_k|iq4_nl|iq4_xs|mxfp4]
+                 [--type f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q2_k|…|q6_k|iq4_nl|iq4_xs|tq1_0|tq2_0|mxfp4]
                  [--embd-type T] [--more-type T] [--vocab N | --vocab-json tokenizer.json] [--seed N] [--layers N]
                  [--gain G] [--outliers] [--fast]
 Needs numpy. The models know no chat template: generate with --raw.
@@ -75,6 +75,12 @@ def encode(rng, shape, typ, std):
         out[:, :2] = scale.astype("<f2").view(np.uint8).reshape(nb, 2)
     elif typ == "mxfp4":   # values of uniform nibbles have std 2.94; exponents of two neighbours
         out[:, 0] = np.round(np.log2(std / 2.94)) + 127 - rng.integers(0, 2, nb)
+    elif typ in ("tq1_0", "tq2_0"):  # -1, 0 and 1 times d, std 0.82; two bits of 3 are no weight of a ternary model
+        at = size - 2
+        if typ == "tq2_0":
+            q = rng.integers(0, 3, size=(nb, 4, 64), dtype=np.uint8)
+            out[:, :at] = q[:, 0] | q[:, 1] << 2 | q[:, 2] << 4 | q[:, 3] << 6
+        out[:, at:] = (u * (std / 0.82)).astype("<f2").view(np.uint8).reshape(nb, 2)
     elif typ == "q6_k":
         sc = rng.integers(24, 48, size=(nb, 16), dtype=np.int8)
         out[:, 192:208] = sc.view(np.uint8)
@@ -225,7 +231,8 @@ def main():
     a = ap.parse_args()
     d, n_layers = SIZES[a.size][1], a.layers or SIZES[a.size][0]
     embd_type = a.embd_type or ("q8_0" if a.type in ("q4_0", "q8_0") else
-                                "q6_k" if a.type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs") else a.type)
+                                "q6_k" if a.type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq1_0",
+                                                  "tq2_0") else a.type)
     if d % TYPES[embd_type][1]:
         embd_type = "q8_0"
     is_large = a.size in ("270m", "1b", "4b", "12b", "27b")

@@ -37,8 +37,8 @@ static const struct tdm_type_info type_infos[] = {
         [28] = { "F64", 1, 8 },
         [29] = { "IQ1_M", 256, 56 },
         [TDM_TYPE_BF16] = { "BF16", 1, 2 },
-        [34] = { "TQ1_0", 256, 54 },
-        [35] = { "TQ2_0", 256, 66 },
+        [TDM_TYPE_TQ1_0] = { "TQ1_0", 256, 54 },
+        [TDM_TYPE_TQ2_0] = { "TQ2_0", 256, 66 },
         [TDM_TYPE_MXFP4] = { "MXFP4", 32, 17 },
         [TDM_TYPE_MXFP4_PAIRS] = { "MXFP4", 32, 17 },
 };

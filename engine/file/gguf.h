@@ -41,6 +41,8 @@ enum tdm_type {
         TDM_TYPE_IQ4_NL = 20,
         TDM_TYPE_IQ4_XS = 23,
         TDM_TYPE_BF16 = 30,
+        TDM_TYPE_TQ1_0 = 34,
+        TDM_TYPE_TQ2_0 = 35,
         TDM_TYPE_MXFP4 = 39,
 };
 

@@ -194,21 +194,42 @@ struct slice_job {
         _Atomic bool not_finite;
 };
 
-/* Rows of a panel that are not equally far apart in the file, or have their numbers in another order, brought side by
- * side. */
+/* Whether the file has a matrix in a type that is packed as another one. */
+static bool is_rewritten(const struct build *build, uint32_t tensor)
+{
+        uint32_t type = build->plan->sources[tensor]->type;
+
+        return tdm_weights_packed_type(type) != type;
+}
+
+/* Bytes of a row as it is packed, of the tensor's own type. */
+static uint64_t packed_row_bytes(const struct tdm_weights_tensor *tensor)
+{
+        const struct tdm_type_info *info = tdm_type_info(tensor->type);
+
+        return (uint64_t)tensor->cols / info->block_values * info->block_bytes;
+}
+
+/* Rows of a panel that are not equally far apart in the file, or are of a type that is rewritten, brought side by side.
+ */
 static const uint8_t *gather_rows(const struct slice_job *job, uint32_t row, uint32_t n_rows, unsigned thread)
 {
         const struct build *build = job->build;
         const struct tdm_weights_order *order = &build->plan->orders[job->slice->tensor];
-        uint8_t *rows = build->gathered + thread * build->gathered_bytes;
+        uint8_t *to = build->gathered + thread * build->gathered_bytes, *rows = to;
+        uint32_t type = build->plan->sources[job->slice->tensor]->type;
+        uint64_t bytes = packed_row_bytes(job->tensor);
+        bool rewrites = is_rewritten(build, job->slice->tensor);
 
-        for (uint32_t i = 0; i < n_rows; i++) {
+        for (uint32_t i = 0; i < n_rows; i++, to += bytes) {
                 uint32_t from = tdm_weights_source_row(order, row + i) - job->first_row;
+                const uint8_t *src = job->data + from * job->row_bytes;
 
-                memcpy(rows + i * job->row_bytes, job->data + from * job->row_bytes, job->row_bytes);
+                if (rewrites)
+                        tdm_weights_rewrite(type, to, src, job->tensor->cols / tdm_type_info(type)->block_values);
+                else
+                        memcpy(to, src, bytes);
         }
-        if (build->plan->sources[job->slice->tensor]->type == TDM_TYPE_MXFP4_PAIRS)
-                tdm_weights_unpair(rows, n_rows * (job->tensor->cols / TDM_BLOCK_VALUES));
         return rows;
 }
 
@@ -224,6 +245,7 @@ static uint32_t pack_panel(const struct slice_job *job, uint32_t i, unsigned thr
                  apart = tdm_weights_rows_apart(order, row, n_rows);
         const uint8_t *src = job->data + (uint64_t)(from - job->first_row) * job->row_bytes;
         uint8_t *dst = build->dst + tensor->offset;
+        uint64_t row_bytes;
 
         switch (tensor->layout) {
         case TDM_LAYOUT_BY_COLUMN:
@@ -235,12 +257,13 @@ static uint32_t pack_panel(const struct slice_job *job, uint32_t i, unsigned thr
                 return tdm_weights_pack_rows(tensor->type, dst + panel * tensor->panel_bytes, src,
                                              apart * job->row_bytes, n_rows, tensor->cols);
         default:
-                if (apart == 0 || build->plan->sources[job->slice->tensor]->type == TDM_TYPE_MXFP4_PAIRS) {
+                row_bytes = apart * job->row_bytes;
+                if (apart == 0 || is_rewritten(build, job->slice->tensor)) {
                         src = gather_rows(job, row, n_rows, thread);
-                        apart = 1;
+                        row_bytes = packed_row_bytes(tensor);
                 }
-                return tdm_weights_pack_panel(tensor->type, dst + panel * tensor->panel_bytes, src,
-                                              apart * job->row_bytes, n_rows, tensor->cols);
+                return tdm_weights_pack_panel(tensor->type, dst + panel * tensor->panel_bytes, src, row_bytes, n_rows,
+                                              tensor->cols);
         }
 }
 
@@ -387,7 +410,7 @@ static bool may_gather(const struct build *build, uint32_t tensor)
         const struct tdm_weights_order *order = &build->plan->orders[tensor];
 
         return build->plan->tensors[tensor].layout != TDM_LAYOUT_ROWS &&
-               (order->n_dims || order->cut.apart || build->plan->sources[tensor]->type == TDM_TYPE_MXFP4_PAIRS);
+               (order->n_dims || order->cut.apart || is_rewritten(build, tensor));
 }
 
 /* Room for the rows of one panel for each thread, where any tensor's are gathered. */
@@ -395,8 +418,8 @@ static int take_gathered(struct build *build, unsigned n_threads, struct tdm_err
 {
         for (uint32_t i = 0; i < build->plan->header.n_tensors; i++)
                 if (may_gather(build, i))
-                        build->gathered_bytes =
-                                TDM_MAX(build->gathered_bytes, tensor_row_bytes(build, i) * TDM_PANEL_ROWS);
+                        build->gathered_bytes = TDM_MAX(build->gathered_bytes,
+                                                        packed_row_bytes(&build->plan->tensors[i]) * TDM_PANEL_ROWS);
         if (build->gathered_bytes == 0)
                 return 0;
         build->gathered = malloc(n_threads * build->gathered_bytes);

@@ -303,24 +303,6 @@ bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uin
         }
 }
 
-void tdm_weights_unpair(uint8_t *rows, size_t n)
-{
-        enum { EXPONENT = 1, QUANTS = TDM_BLOCK_VALUES / 2 };
-
-        for (uint8_t *quants = rows + EXPONENT; n > 0; n--, quants += EXPONENT + QUANTS) {
-                uint8_t out[QUANTS];
-
-                /* Byte i has values i and i + 16 then, in place of 2 i and 2 i + 1. */
-                for (unsigned i = 0; i < QUANTS / 2; i++) {
-                        uint8_t low = quants[i], high = quants[i + QUANTS / 2];
-
-                        out[2 * i] = (uint8_t)((low & 0x0f) | high << 4);
-                        out[2 * i + 1] = (uint8_t)(low >> 4 | (high & 0xf0));
-                }
-                memcpy(quants, out, sizeof(out));
-        }
-}
-
 bool tdm_weights_pack_vector(uint32_t type, float *dst, const uint8_t *src, uint32_t n,
                              const struct tdm_weights_order *order)
 {

@@ -77,10 +77,18 @@ static inline uint32_t tdm_weights_quant_bytes(uint32_t type)
         return type == TDM_TYPE_Q8_0 ? TDM_BLOCK_VALUES : TDM_BLOCK_VALUES / 2;
 }
 
-/* As which type the weights are packed. */
+/* As which type the weights are packed. Where it is another one, blocks of both have as many values. */
 static inline uint32_t tdm_weights_packed_type(uint32_t type)
 {
-        return type == TDM_TYPE_MXFP4_PAIRS ? TDM_TYPE_MXFP4 : type;
+        switch (type) {
+        case TDM_TYPE_MXFP4_PAIRS:
+                return TDM_TYPE_MXFP4;
+        case TDM_TYPE_TQ1_0:
+        case TDM_TYPE_TQ2_0:
+                return TDM_TYPE_Q2_K;
+        default:
+                return type;
+        }
 }
 
 /* For messages. */
@@ -110,8 +118,8 @@ static inline uint16_t tdm_load_u16(const uint8_t *p)
         return v;
 }
 
-/* Rows of MXFP4_PAIRS, n blocks in all, become rows of MXFP4 where they lie. */
-void tdm_weights_unpair(uint8_t *rows, size_t n);
+/* Blocks of a type that is packed as another one become blocks of that. */
+void tdm_weights_rewrite(uint32_t type, uint8_t *dst, const uint8_t *src, size_t n_blocks);
 /* Rows as tdm_weights_pack_panel() takes them, as layout BY_ROW has them. */
 bool tdm_weights_pack_rows(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
                            uint32_t cols);

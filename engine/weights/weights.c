@@ -97,13 +97,22 @@ static void layout_tensor(struct tdm_weights_tensor *tensor, const struct tdm_re
 
 /* ---- planning ---- */
 
+/* Whether a message names the type: one that a file may have, and of two of one name one. */
+static bool type_is_listed(uint32_t type, bool vector)
+{
+        uint32_t packed = tdm_weights_packed_type(type);
+
+        return type != TDM_TYPE_MXFP4_PAIRS && tdm_weights_type_supported(packed) &&
+               !(vector && tdm_weights_type_quantised(packed));
+}
+
 /* "F32, F16, …": what a vector, or any tensor, may be. */
 static const char *list_types(bool vector, char *buffer, size_t size)
 {
         size_t n = 0;
 
         for (uint32_t type = 0; type < TYPE_IDS && n < size; type++)
-                if (tdm_weights_type_supported(type) && !(vector && tdm_weights_type_quantised(type)))
+                if (type_is_listed(type, vector))
                         n += (size_t)snprintf(buffer + n, size - n, "%s%s", n ? ", " : "", tdm_type_info(type)->name);
         return buffer;
 }

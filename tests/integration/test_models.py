@@ -16,7 +16,7 @@ from tandem_test import *  # noqa: E402,F403
 from gguf_peek import Gguf  # noqa: E402
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4")
-TYPES_256 = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")  # for rows that 256 divides
+TYPES_256 = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq1_0", "tq2_0")  # for rows that 256 divides
 
 
 def load_and_generate(d, path, n=12):
