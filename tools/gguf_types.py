@@ -9,7 +9,7 @@ TYPES = {"f32": (0, 1, 4), "f16": (1, 1, 2), "q4_0": (2, 32, 18), "q4_1": (3, 32
          "q5_1": (7, 32, 24), "q8_0": (8, 32, 34), "q2_k": (10, 256, 84), "q3_k": (11, 256, 110),
          "q4_k": (12, 256, 144), "q5_k": (13, 256, 176), "q6_k": (14, 256, 210), "iq4_nl": (20, 32, 18),
          "iq4_xs": (23, 256, 136), "bf16": (30, 1, 2), "tq1_0": (34, 256, 54), "tq2_0": (35, 256, 66),
-         "mxfp4": (39, 32, 17)}
+         "mxfp4": (39, 32, 17), "nvfp4": (40, 64, 36)}
 E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6], np.float64)
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float64)
 
@@ -74,6 +74,11 @@ def values(blocks, name):
     if name == "tq1_0":
         q = np.concatenate([_thirds(x[:, :32], 5), _thirds(x[:, 32:48], 5), _thirds(x[:, 48:52], 4)], 1)
         return _f16(x[:, 52:]) * (q - 1)
+    if name == "nvfp4":
+        e, m = x[:, :4] >> 3 & 15, (x[:, :4] & 7).astype(np.float64)
+        scale = np.where(e == 0, m * 2.0 ** -9, (1 + m / 8) * 2.0 ** (e.astype(np.float64) - 7))
+        q = np.stack([_nibbles(x[:, 4 + 8 * i:12 + 8 * i]) for i in range(4)], 1)
+        return (scale[:, :, None] * E2M1[q]).reshape(-1, 64)
     n, parts = len(x), range(8)
     if name in ("q4_k", "q5_k"):
         scale, low = _scales_4k(x[:, 4:16])

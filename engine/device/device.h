@@ -63,6 +63,8 @@ struct tdm_device_ops {
         /* A model that needs one of these (TDM_FEATURE_BIT) is no model for this device: the worker runs it whole on a
          * host device, which it opens beside this one. 0: there is none. */
         uint64_t left_to_host;
+        /* The same of a model with a matrix of one of these types: bit TDM_TYPE_*. */
+        uint64_t types_left_to_host;
         int (*open)(struct tdm_device **ret, const struct tdm_device_config *config, struct tdm_error *err);
         void (*close)(struct tdm_device *device);
         /* One line for people: "AVX-512 VNNI, 2 threads". */

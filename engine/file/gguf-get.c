@@ -40,6 +40,7 @@ static const struct tdm_type_info type_infos[] = {
         [TDM_TYPE_TQ1_0] = { "TQ1_0", 256, 54 },
         [TDM_TYPE_TQ2_0] = { "TQ2_0", 256, 66 },
         [TDM_TYPE_MXFP4] = { "MXFP4", 32, 17 },
+        [TDM_TYPE_NVFP4] = { "NVFP4", 64, 36 },
         [TDM_TYPE_MXFP4_PAIRS] = { "MXFP4", 32, 17 },
 };
 

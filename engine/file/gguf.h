@@ -44,6 +44,7 @@ enum tdm_type {
         TDM_TYPE_TQ1_0 = 34,
         TDM_TYPE_TQ2_0 = 35,
         TDM_TYPE_MXFP4 = 39,
+        TDM_TYPE_NVFP4 = 40,
 };
 
 struct tdm_type_info {

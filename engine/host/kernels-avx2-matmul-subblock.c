@@ -107,6 +107,15 @@ INLINE VF vf_e8(const uint8_t *p)
         return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
 }
 
+INLINE VF vf_e4m3(const uint8_t *p, const unsigned i)
+{
+        __m128i pairs = _mm_loadu_si128((const __m128i *)p);
+
+        /* as f16 it has an exponent of 8 less */
+        pairs = _mm_and_si128(i ? _mm_srli_epi16(pairs, 1) : _mm_slli_epi16(pairs, 7), _mm_set1_epi16(0x3f80));
+        return _mm256_mul_ps(_mm256_cvtph_ps(pairs), _mm256_set1_ps(128));
+}
+
 INLINE VF vf_from_int(VI v)
 {
         return _mm256_cvtepi32_ps(v);
@@ -210,7 +219,7 @@ INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool h
                 if (sub_values == BLOCK)
                         row_info_block32(&rows[r], first_block, n_blocks, depth == DEPTH_SIGNED ? 0 : offset, &info[r]);
                 else
-                        row_info_block16(has_min, &rows[r], first_block, offset, &info[r]);
+                        row_info_block16(has_min, &rows[r], first_block, n_blocks, offset, &info[r]);
                 hi[r] = rows[r].hi + (size_t)first_block * BLOCK;
                 lo[r] = act == TDM_ACT_I16 ? rows[r].lo + (size_t)first_block * BLOCK : NULL;
         }
@@ -255,7 +264,7 @@ INLINE int depth_of(const uint32_t type, const enum tdm_act act)
         case TDM_TYPE_IQ4_NL:
         case TDM_TYPE_IQ4_XS:
                 return act == TDM_ACT_I8 ? DEPTH_SIGNED : DEPTH_SPLIT;
-        default: /* Q2_K, Q3_K, Q5_0, Q5_1, Q5_K, MXFP4: quants below 32 */
+        default: /* Q2_K, Q3_K, Q5_0, Q5_1, Q5_K, MXFP4, NVFP4: quants below 32 */
                 return 4;
         }
 }
@@ -319,7 +328,7 @@ INLINE void some_rows(const uint32_t type, const enum tdm_act act, const struct 
 
                 for (unsigned r = 0; r < n_rows; r++) {
                         if (n_subs == 2)
-                                row_info_block16(t.has_min, &rows[r], first, offset, &info[r]);
+                                row_info_block16(t.has_min, &rows[r], first, n_blocks, offset, &info[r]);
                         else
                                 row_info_block32(&rows[r], first, n_blocks, offset, &info[r]);
                 }
@@ -343,7 +352,7 @@ INLINE void some_rows(const uint32_t type, const enum tdm_act act, const struct 
                                 UNROLL for (unsigned g = 0; g < 8; g++) half.w[g] = as_multiplied(depth, half.w[g]);
                                 UNROLL for (unsigned i = 0; i < n_subs; i++)
                                 {
-                                        half.scale[i] = own_scales ? unit_scale(type, front, h) :
+                                        half.scale[i] = own_scales ? unit_scale(type, front, h, i) :
                                                                      _mm256_load_ps(&scale[b * n_subs + i][h]);
                                         if (t.has_min)
                                                 half.min[i] = own_scales ? vf_f16(front + 2 * (LANES + h)) :

@@ -104,6 +104,16 @@ INLINE VF vf_e8(const uint8_t *p)
         return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.5f));
 }
 
+INLINE VF vf_e4m3(const uint8_t *p, const unsigned i)
+{
+        __m256i pairs = _mm256_loadu_si256((const __m256i *)p);
+
+        /* as f16 it has an exponent of 8 less */
+        pairs = _mm256_and_si256(i ? _mm256_srli_epi16(pairs, 1) : _mm256_slli_epi16(pairs, 7),
+                                 _mm256_set1_epi16(0x3f80));
+        return _mm512_mul_ps(_mm512_cvtph_ps(pairs), _mm512_set1_ps(128));
+}
+
 INLINE VF vf_from_int(VI v)
 {
         return _mm512_cvtepi32_ps(v);
@@ -189,7 +199,7 @@ INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool h
                         start[r] = rows[r].start + first_block;
                         x_sum[r] = rows[r].sum + first_block;
                 } else {
-                        row_info_block16(has_min, &rows[r], first_block, offset, &info[r]);
+                        row_info_block16(has_min, &rows[r], first_block, n_blocks, offset, &info[r]);
                         start[r] = info[r].start;
                         x_sum[r] = info[r].sum;
                 }
@@ -268,7 +278,7 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
                 UNROLL for (unsigned r = 0; r < N_R; r++)
                 {
                         if (n_subs == 2)
-                                row_info_block16(t.has_min, &rows[r], first, t.offset, &info[r]);
+                                row_info_block16(t.has_min, &rows[r], first, n_blocks, t.offset, &info[r]);
                         else
                                 row_info_block32(&rows[r], first, n_blocks, t.offset, &info[r]);
                 }
@@ -327,7 +337,7 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
                                 UNROLL for (unsigned h = 0; h < n_subs; h++)
                                 {
                                         unsigned s = b * n_subs + h;
-                                        __m512 w_scale = t.unit_values == BLOCK ? unit_scale(type, front[p], 0) :
+                                        __m512 w_scale = t.unit_values == BLOCK ? unit_scale(type, front[p], 0, h) :
                                                                                   _mm512_load_ps(scale[p][s]);
                                         __m512 w_min = !t.has_min             ? _mm512_setzero_ps() :
                                                        t.unit_values == BLOCK ? vf_f16(front[p] + 2 * LANES) :
@@ -386,7 +396,7 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
 
                 if (n_subs == 2)
                         for (unsigned r = 0; r < N_R; r++)
-                                row_info_block16(t.has_min, row[r], first, t.offset, &info[r]);
+                                row_info_block16(t.has_min, row[r], first, n_blocks, t.offset, &info[r]);
                 if (t.unit_values != BLOCK) {
                         unpack_scales(type, front, body, scale, min);
                         UNROLL for (unsigned at = 0; at < t.scale_bytes; at += 64)
@@ -404,8 +414,8 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
                         UNROLL for (unsigned h = 0; h < n_subs; h++)
                         {
                                 unsigned s = b * n_subs + h;
-                                __m512 w_scale =
-                                        t.unit_values == BLOCK ? unit_scale(type, front, 0) : _mm512_load_ps(scale[s]);
+                                __m512 w_scale = t.unit_values == BLOCK ? unit_scale(type, front, 0, h) :
+                                                                          _mm512_load_ps(scale[s]);
                                 __m512 w_min = !t.has_min             ? _mm512_setzero_ps() :
                                                t.unit_values == BLOCK ? vf_f16(front + 2 * LANES) :
                                                                         _mm512_load_ps(min[s]);

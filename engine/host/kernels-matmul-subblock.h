@@ -10,10 +10,11 @@
  *
  * ORDER: see kernels-c-matmul-subblock.c.
  *
- * Wanted: VI, VF (vectors of V_BYTES bytes), vi_load, vi_store (aligned), vi_set8, vi_set32, vi_and, vi_or,
- * vi_sub32, vi_sll16, vi_srl16, vi_srl32, vi_sra32, vi_sll32 (by a constant), vi_table (16 bytes, for vi_look_up),
- * vi_look_up, vi_u16 (V_BYTES / 4 u16 from memory), vf_f16 (the same of f16), vf_e8 (the same of bytes e: 2^(e - 128)),
- * vf_from_int, vf_store, vf_mul, vf_neg, prefetch; SOME_ROWS_MAX. */
+ * Wanted: VI, VF (vectors of V_BYTES bytes), vi_load, vi_store (aligned), vi_set8, vi_set32, vi_and, vi_or, vi_sub32,
+ * vi_sll16, vi_srl16, vi_srl32, vi_sra32, vi_sll32 (by a constant), vi_table (16 bytes, for vi_look_up), vi_look_up,
+ * vi_u16 (V_BYTES / 4 u16 from memory), vf_f16 (the same of f16), vf_e8 (the same of bytes e: 2^(e - 128)), vf_e4m3
+ * (half of the first or second byte of each of V_BYTES / 4 pairs, as E4M3), vf_from_int, vf_store, vf_mul, vf_neg,
+ * prefetch; SOME_ROWS_MAX. */
 #include "engine/host/kernels-fill.h"
 #include "engine/weights/subblock.h"
 
@@ -83,7 +84,7 @@ INLINE void block_groups(const uint32_t type, const uint8_t *from, VI *w)
 
                         low = vi_look_up(table, low);
                         high = vi_look_up(table, high);
-                } else if (type == TDM_TYPE_MXFP4) {
+                } else if (type == TDM_TYPE_MXFP4 || type == TDM_TYPE_NVFP4) {
                         const VI table = vi_table(tdm_subblock_mxfp4_values);
 
                         low = vi_look_up(table, low);
@@ -164,9 +165,11 @@ INLINE void unpack_scales(const uint32_t type, const uint8_t *front, const uint8
         }
 }
 
-/* The scales of a unit of 32 columns, one vector's width of lanes from `lane` on. */
-INLINE VF unit_scale(const uint32_t type, const uint8_t *front, unsigned lane)
+/* The scales of the i-th sub-block of a unit of 32 columns, one vector's width of lanes from `lane` on. */
+INLINE VF unit_scale(const uint32_t type, const uint8_t *front, unsigned lane, const unsigned i)
 {
+        if (type == TDM_TYPE_NVFP4)
+                return vf_e4m3(front + 2 * lane, i);
         return type == TDM_TYPE_MXFP4 ? vf_e8(front + lane) : vf_f16(front + 2 * lane);
 }
 
@@ -175,6 +178,7 @@ INLINE void unpack_chunk(const uint32_t type, const struct tdm_matrix *matrix, u
                          uint32_t n_blocks, struct chunk *to)
 {
         const struct tdm_subblock_info info = tdm_subblock_info(type);
+        const unsigned n_subs = BLOCK / info.sub_values;
         const uint8_t *front = matrix->data + panel * matrix->panel_bytes;
         const uint8_t *body = front + tdm_subblock_front_bytes(&info, matrix->cols);
         uint32_t first_unit = c * (CHUNK_VALUES / info.unit_values);
@@ -196,7 +200,8 @@ INLINE void unpack_chunk(const uint32_t type, const struct tdm_matrix *matrix, u
                         UNROLL for (unsigned g = 0; g < 8; g++) vi_store(to->q[8 * b + g][h], w[g]);
                         if (info.unit_values != BLOCK)
                                 continue;
-                        vf_store(&to->scale[b][h], unit_scale(type, front, h));
+                        UNROLL for (unsigned i = 0; i < n_subs; i++)
+                                vf_store(&to->scale[b * n_subs + i][h], unit_scale(type, front, h, i));
                         if (info.has_min)
                                 vf_store(&to->min[b][h], vf_f16(front + 2 * (LANES + h)));
                 }
@@ -218,17 +223,26 @@ INLINE void row_info_block32(const struct tdm_act_row *row, size_t first, uint32
         }
 }
 
-/* Sub-blocks of 16: only in types whose rows are whole chunks. */
-INLINE void row_info_block16(const bool has_min, const struct tdm_act_row *row, size_t first, int32_t offset,
-                             struct row_info *ret)
+INLINE void row_info_subs16(const bool has_min, const struct tdm_act_row *row, size_t first, const uint32_t n_subs,
+                            int32_t offset, struct row_info *ret)
 {
         const int32_t *sum = row->sum_16 + 2 * first;
 
         ret->scale = row->scale + first;
-        for (unsigned s = 0; s < CHUNK_SUBS; s++)
+        for (unsigned s = 0; s < n_subs; s++)
                 ret->start[s] = -offset * sum[s];
-        for (unsigned s = 0; has_min && s < CHUNK_SUBS; s++)
+        for (unsigned s = 0; has_min && s < n_subs; s++)
                 ret->sum[s] = ret->scale[s / 2] * (float)sum[s];
+}
+
+/* Sub-blocks of 16. Nearly all chunks are whole ones, whose number of sub-blocks the compiler knows. */
+INLINE void row_info_block16(const bool has_min, const struct tdm_act_row *row, size_t first, uint32_t n_blocks,
+                             int32_t offset, struct row_info *ret)
+{
+        if (n_blocks == CHUNK_BLOCKS)
+                row_info_subs16(has_min, row, first, CHUNK_SUBS, offset, ret);
+        else
+                row_info_subs16(has_min, row, first, 2 * n_blocks, offset, ret);
 }
 
 /* ---- calls ---- */

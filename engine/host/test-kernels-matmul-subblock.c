@@ -3,9 +3,9 @@
 #include "engine/weights/subblock.h"
 #include "engine/host/test-kernels-matmul.h"
 
-static const uint32_t types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,
-                                  TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K, TDM_TYPE_Q6_K,
-                                  TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4 };
+static const uint32_t types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1,  TDM_TYPE_Q2_K,
+                                  TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K,  TDM_TYPE_Q6_K,
+                                  TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4, TDM_TYPE_NVFP4 };
 
 /* A matrix of random bits. Its memory ends where the layout ends. */
 static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, uint32_t cols)
@@ -30,7 +30,9 @@ static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, 
 
                 for (size_t i = 0; type == TDM_TYPE_MXFP4 && i < front; i++) /* exponents: a few of the least */
                         panel[i] = random_u32() % 32 ? (uint8_t)(112 + panel[i] % 20) : panel[i] % 3;
-                for (size_t i = 0; type != TDM_TYPE_MXFP4 && i < front / 2;
+                for (size_t i = 0; type == TDM_TYPE_NVFP4 && i < front; i++) /* some of the least, and zero */
+                        panel[i] = random_u32() % 8 ? panel[i] % 127 : panel[i] % 8;
+                for (size_t i = 0; type != TDM_TYPE_MXFP4 && type != TDM_TYPE_NVFP4 && i < front / 2;
                      i++) { /* f16: mostly ordinary, a few subnormal or zero */
                         uint16_t *h = (uint16_t *)(void *)panel + i;
 

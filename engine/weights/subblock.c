@@ -16,11 +16,12 @@ const uint8_t tdm_subblock_mxfp4_values[16] = { 16, 17, 18, 19, 20, 22, 24, 28, 
 
 /* ---- the file's blocks: see the GGUF specification ---- */
 
-/* The places of the parts of a unit of the file. -1: it has no such part. */
+/* The places of what a unit of the file has. -1: it has no such part. */
 struct file_unit {
         int16_t bytes;
         int16_t half[2]; /* the 16-bit numbers that go in front */
         int16_t scales;  /* sub-scales, scale_bytes / 16 bytes */
+        uint16_t parts;  /* more than one: units of a panel, of which each has 16 bits in front behind the last one's */
 };
 
 static struct file_unit file_unit(uint32_t type)
@@ -48,6 +49,8 @@ static struct file_unit file_unit(uint32_t type)
                 return (struct file_unit){ 136, { 0, 2 }, 4 };
         case TDM_TYPE_MXFP4: /* the exponent's byte, quants 16 */
                 return (struct file_unit){ 17, { -1, -1 }, -1 };
+        case TDM_TYPE_NVFP4: /* scales 4, quants 32 */
+                return (struct file_unit){ 36, { 0, -1 }, -1, 2 };
         default:
                 abort(); /* callers ask tdm_subblock_type() first */
         }
@@ -62,7 +65,7 @@ static inline uint32_t spread_bits(uint32_t bits)
         return (bits & 15) * 0x00204081u & BYTES(1u);
 }
 
-/* The 32 quants of block b of a unit, a byte each, four in a word. */
+/* The 32 quants of block b of a unit of the file, a byte each, four in a word. */
 static inline __attribute__((always_inline)) void spread(uint32_t type, const uint8_t *unit, uint32_t b,
                                                          uint32_t *restrict q)
 {
@@ -91,6 +94,10 @@ static inline __attribute__((always_inline)) void spread(uint32_t type, const ui
                         q[g] = (word & BYTES(15u)) | spread_bits(bits >> 4 * g) << 4;
                         q[g + 4] = (word >> 4 & BYTES(15u)) | spread_bits(bits >> (4 * g + 16)) << 4;
                 }
+                break;
+        case TDM_TYPE_NVFP4: /* 8 bytes of each 16 columns */
+                for (unsigned g = 0; g < 8; g++)
+                        q[g] = tdm_load_u32(unit + 4 + 16 * b + g / 4 * 8 + g % 2 * 4) >> g % 4 / 2 * 4 & BYTES(15u);
                 break;
         case TDM_TYPE_Q2_K:
                 low = unit + 16 + b / 4 * 32;
@@ -156,6 +163,14 @@ static inline __attribute__((always_inline)) void gather(uint32_t type, const ui
         }
 }
 
+/* Whether what goes in front is no finite number. */
+static inline __attribute__((always_inline)) bool half_is_bad(uint32_t type, uint32_t h, uint16_t half)
+{
+        if (type == TDM_TYPE_NVFP4)
+                return (half & 0xff) > TDM_NVFP4_SCALE_MAX || half >> 8 > TDM_NVFP4_SCALE_MAX;
+        return !(type == TDM_TYPE_IQ4_XS && h == 1) && (half & 0x7c00) == 0x7c00;
+}
+
 static inline __attribute__((always_inline)) bool pack_panel(uint32_t type, uint8_t *panel, const uint8_t *src,
                                                              uint64_t row_bytes, uint32_t n_rows, uint32_t cols)
 {
@@ -163,21 +178,22 @@ static inline __attribute__((always_inline)) bool pack_panel(uint32_t type, uint
         const struct file_unit file = file_unit(type);
         size_t unit_bytes = tdm_subblock_unit_bytes(&info);
         uint8_t *body = panel + tdm_subblock_front_bytes(&info, cols);
+        const uint32_t parts = TDM_MAX(file.parts, 1), n_blocks = info.unit_values / BLOCK;
         unsigned n_bad = 0;
 
         memset(panel, 0, (size_t)(body - panel));
         for (uint32_t u = 0; u < cols / info.unit_values; u++, body += unit_bytes) {
                 if (n_rows < ROWS)
-                        memset(body, 0, unit_bytes); /* d is 0 there, or in MXFP4 the quant: a zero weight */
+                        memset(body, 0, unit_bytes); /* d is 0 there, or in MXFP4 and NVFP4 the quant: a zero weight */
                 for (uint32_t row = 0; row < n_rows; row++) {
-                        const uint8_t *unit = src + row * row_bytes + (uint64_t)u * (uint64_t)file.bytes;
+                        const uint8_t *unit = src + row * row_bytes + (uint64_t)(u / parts) * (uint64_t)file.bytes;
                         uint8_t *to = body + 4 * row;
 
                         for (uint32_t h = 0; h < info.halves; h++) {
-                                uint16_t half = tdm_load_u16(unit + file.half[h]);
+                                uint16_t half = tdm_load_u16(unit + file.half[h] + 2 * (u % parts));
 
                                 memcpy(panel + ((u * info.halves + h) * ROWS + row) * 2, &half, 2);
-                                n_bad += !(type == TDM_TYPE_IQ4_XS && h == 1) && (half & 0x7c00) == 0x7c00;
+                                n_bad += half_is_bad(type, h, half);
                         }
                         if (info.halves == 0) {
                                 panel[u * ROWS + row] = unit[0];
@@ -186,10 +202,10 @@ static inline __attribute__((always_inline)) bool pack_panel(uint32_t type, uint
                         for (uint32_t i = 0; i < info.scale_bytes / (4 * ROWS); i++, to += 4 * ROWS)
                                 memcpy(to, unit + file.scales + 4 * i, 4);
 #pragma GCC unroll 8 /* shifts are constants then */
-                        for (uint32_t b = 0; b < info.unit_values / BLOCK; b++, to += info.block_bytes) {
+                        for (uint32_t b = 0; b < n_blocks; b++, to += info.block_bytes) {
                                 uint32_t q[BLOCK / 4];
 
-                                spread(type, unit, b, q);
+                                spread(type, unit, u % parts * n_blocks + b, q);
                                 gather(type, q, to);
                         }
                 }
@@ -237,6 +253,10 @@ static void read_scales(uint32_t type, const uint8_t *scales, const uint16_t *ha
                 ret->scale[0] = ret->scale[1] = tdm_bits_to_f32(bits) * 0.5f;
                 break;
         }
+        case TDM_TYPE_NVFP4: /* as f16 it has an exponent of 8 less */
+                for (unsigned h = 0; h < 2; h++)
+                        ret->scale[h] = tdm_f16_to_f32((uint16_t)((halves[0] >> 8 * h & 0x7f) << 7)) * 128;
+                break;
         case TDM_TYPE_IQ4_XS: {
                 int s = (SCALE(b / 2) >> b % 2 * 4 & 15) | (halves[1] >> 2 * b & 3) << 4;
 
@@ -308,6 +328,7 @@ void tdm_subblock_read(uint32_t type, const uint8_t *panel, uint32_t cols, uint3
                         ret->q[i] = tdm_subblock_iq4_values[NIBBLE];
                         break;
                 case TDM_TYPE_MXFP4:
+                case TDM_TYPE_NVFP4:
                         ret->q[i] = tdm_subblock_mxfp4_values[NIBBLE];
                         break;
                 case TDM_TYPE_Q5_0:

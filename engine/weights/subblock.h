@@ -1,6 +1,6 @@
-/* Weight types made of sub-blocks: the 4- and 5-bit types with a minimum, the K-quants, the table types and MXFP4. How
- * they lie in a PANEL16 matrix, how a file's rows get there and how one lane is read back. Bytes per weight are the
- * file's.
+/* Weight types made of sub-blocks: the 4- and 5-bit types with a minimum, the K-quants, the table types, MXFP4 and
+ * NVFP4. How they lie in a PANEL16 matrix, how a file's rows get there and how one lane is read back. Bytes per weight
+ * are the file's.
  *
  * A weight is (q - offset) * scale, or q * scale + min where the type has a minimum; q is unsigned, offset belongs to
  * the type; scale and min belong to a sub-block of 16 or 32 columns and are exact in f32 (11 bits of d times at most
@@ -8,11 +8,13 @@
  *
  * MXFP4's scale is a power of two, 2^(e - 127), whose exponent e is a byte; its weights are a half times a whole
  * number. Here q is twice the weight without its scale, and the scale is 2^(e - 128): subnormal for e < 2, and exact
- * still.
+ * still. NVFP4 has MXFP4's weights. The scale of 16 of them is a byte, E4M3 without a sign, and that of its q is half
+ * of it.
  *
- *   panel = front, padded to 64 bytes, then units of 32 columns (Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4) or 256 (the others)
- *   front:  f16 [units][halves][16 rows]: d; and m, dmin or, in IQ4_XS, the 16 bits of scales_h. MXFP4: u8 [units][16
- *           rows]: e
+ *   panel = front, padded to 64 bytes, then units of 32 columns (Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, NVFP4) or 256
+ *           (the others)
+ *   front:  f16 [units][halves][16 rows]: d; and m, dmin or, in IQ4_XS, the 16 bits of scales_h. NVFP4: the
+ *           scales of both halves of the columns, a byte each. MXFP4: u8 [units][16 rows]: e
  *   unit:   sub-scales, the file's bytes in the file's order as [4-byte groups][16 rows][4], then its blocks of 32
  *           columns
  *   block:  bytes [.][16 rows][4], where byte i of a lane belongs to the columns 4 g + i of the groups g = 0 … 7:
@@ -34,6 +36,10 @@
 /* The one list of these types. X(name of kernels, TDM_TYPE_*, kind of their inner loops): the size of a sub-block, with
  * _min where the type has a minimum, with _table where a quant may be any byte. */
 #define TDM_SUBBLOCK_TYPES(X)                                                                                          \
+        TDM_SUBBLOCK_TYPES_OF_GPUS(X)                                                                                  \
+        X(nvfp4, NVFP4, 16)
+/* Those that shaders know too. */
+#define TDM_SUBBLOCK_TYPES_OF_GPUS(X)                                                                                  \
         X(q4_1, Q4_1, 32_min)                                                                                          \
         X(q5_0, Q5_0, 32)                                                                                              \
         X(q5_1, Q5_1, 32_min)                                                                                          \
@@ -85,6 +91,8 @@ static inline __attribute__((always_inline)) struct tdm_subblock_info tdm_subblo
                 return (struct tdm_subblock_info){ 256, 2, 64, 256, 32, 128, false };
         case TDM_TYPE_MXFP4:
                 return (struct tdm_subblock_info){ 32, 0, 0, 256, 32, 16, false };
+        case TDM_TYPE_NVFP4:
+                return (struct tdm_subblock_info){ 32, 1, 0, 256, 16, 16, false };
         default:
                 return (struct tdm_subblock_info){ 0 };
         }
@@ -119,10 +127,12 @@ static inline size_t tdm_subblock_panel_bytes(const struct tdm_subblock_info *in
 
 /* What the 4 bits of IQ4_NL and IQ4_XS stand for, plus 128. */
 extern const uint8_t tdm_subblock_iq4_values[16];
-/* What the 4 bits of MXFP4 stand for, twice, plus 16. */
+/* What the 4 bits of MXFP4 and NVFP4 stand for, twice, plus 16. */
 extern const uint8_t tdm_subblock_mxfp4_values[16];
 /* With a larger exponent, weights of MXFP4 may be more than f32 holds. */
 #define TDM_MXFP4_EXPONENT_MAX 252u
+/* The largest scale of NVFP4. What is above is no number, or has a sign. */
+#define TDM_NVFP4_SCALE_MAX 0x7eu
 
 /* Packs n_rows <= 16 rows of a file, row_bytes apart, into a panel; the lanes behind them become zero weights. False: a
  * scale or minimum is not finite. */

@@ -71,6 +71,8 @@ static void build_row(struct gguf_builder *b, const struct tensor *t, unsigned m
                 h ^= h << 13, h ^= h >> 17, h ^= h << 5;
                 bytes[i] = h >> 8 & 0xbf;
         }
+        for (uint64_t i = 0; t->type == TDM_TYPE_NVFP4 && i < size; i++)
+                bytes[i] &= i % 36 < 4 ? 0x3f : 0xff; /* no sign */
         if (t->type == TDM_TYPE_MXFP4_PAIRS)
                 pair_up(bytes, size);
         build_bytes(b, bytes, size);
@@ -321,7 +323,7 @@ static void check_same(const struct shape *apart, const struct shape *other, enu
 static const uint32_t types[] = { TDM_TYPE_F32,   TDM_TYPE_F16,   TDM_TYPE_BF16,  TDM_TYPE_Q8_0,   TDM_TYPE_Q4_0,
                                   TDM_TYPE_Q4_1,  TDM_TYPE_Q5_0,  TDM_TYPE_Q5_1,  TDM_TYPE_Q2_K,   TDM_TYPE_Q3_K,
                                   TDM_TYPE_Q4_K,  TDM_TYPE_Q5_K,  TDM_TYPE_Q6_K,  TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS,
-                                  TDM_TYPE_MXFP4, TDM_TYPE_TQ1_0, TDM_TYPE_TQ2_0 };
+                                  TDM_TYPE_MXFP4, TDM_TYPE_TQ1_0, TDM_TYPE_TQ2_0, TDM_TYPE_NVFP4 };
 
 /* Neighbours are turned, all of a head and a part of it, which ends inside a panel. */
 static void test_turned(void **state)

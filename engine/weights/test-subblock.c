@@ -8,9 +8,9 @@
 #include <math.h>
 #include "engine/weights/subblock.h"
 
-static const uint32_t types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,
-                                  TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K, TDM_TYPE_Q6_K,
-                                  TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4 };
+static const uint32_t types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1,  TDM_TYPE_Q2_K,
+                                  TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K,  TDM_TYPE_Q6_K,
+                                  TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4, TDM_TYPE_NVFP4 };
 
 static uint64_t random_state = 1;
 
@@ -60,6 +60,15 @@ static double small_value(uint32_t type, const uint8_t *p, uint32_t k)
         default:
                 return f16_value(p) * iq4[q];
         }
+}
+
+/* Value k of a block of NVFP4: each 16 have a scale of 4 bits of exponent and 3 of fraction, and 8 bytes. */
+static double nvfp4_value(const uint8_t *p, uint32_t k)
+{
+        int scale = p[k / 16], exponent = scale / 8, fraction = scale % 8, quants = p[4 + k / 16 * 8 + k % 8];
+
+        return e2m1[k % 16 < 8 ? quants % 16 : quants / 16] *
+               (exponent ? ldexp(8 + fraction, exponent - 10) : ldexp(fraction, -9));
 }
 
 /* The j-th 6-bit scale (first = 0) or minimum (first = 4) of Q4_K and Q5_K: the first four lie in the low bits of bytes
@@ -117,6 +126,8 @@ static double file_value(uint32_t type, const uint8_t *row, uint32_t col)
         const struct tdm_type_info *info = tdm_type_info(type);
         const uint8_t *block = row + col / info->block_values * info->block_bytes;
 
+        if (type == TDM_TYPE_NVFP4)
+                return nvfp4_value(block, col % 64);
         return info->block_values == 32 ? small_value(type, block, col % 32) : large_value(type, block, col % 256);
 }
 
@@ -143,7 +154,11 @@ static uint8_t *random_rows(uint32_t type, uint32_t rows, uint32_t cols, size_t 
                 data[i] = (uint8_t)random_u32();
         for (size_t i = 0; type == TDM_TYPE_MXFP4 && i < rows * row_bytes; i += info->block_bytes)
                 data[i] %= 253;
-        for (size_t i = 0; type != TDM_TYPE_MXFP4 && i < rows * row_bytes; i += info->block_bytes)
+        for (size_t i = 0; type == TDM_TYPE_NVFP4 && i < rows * row_bytes; i += info->block_bytes)
+                for (unsigned h = 0; h < 4; h++)
+                        data[i + h] %= 127;
+        for (size_t i = 0; type != TDM_TYPE_MXFP4 && type != TDM_TYPE_NVFP4 && i < rows * row_bytes;
+             i += info->block_bytes)
                 for (unsigned h = 0; h < 2; h++)
                         if (at[h] >= 0) /* clears the exponent's top bit, or most of it */
                                 data[i + (size_t)at[h] + 1] &= random_u32() % 8 ? 0xbf : 0x83;
@@ -234,6 +249,8 @@ static void test_not_finite(void **state)
                         block = random_u32() % (t.rows * row_bytes / info->block_bytes) * info->block_bytes;
                         if (types[i] == TDM_TYPE_MXFP4)
                                 data[block] = (uint8_t)(253 + round % 3);
+                        else if (types[i] == TDM_TYPE_NVFP4) /* no number, or one with a sign */
+                                data[block + round % 4] = (uint8_t)(round % 8 < 4 ? 0x7f : 0x80 + round);
                         else
                                 data[block + (size_t)(at[1] >= 0 && round % 2 ? at[1] : at[0]) + 1] =
                                         0x7c | (round & 0x83);
@@ -355,6 +372,46 @@ static void test_mxfp4(void **state)
         }
 }
 
+/* Blocks of NVFP4 and their values times 1024, computed by another program: the largest scale, the least ones and zero,
+ * every code. */
+static void test_nvfp4(void **state)
+{
+        static const struct {
+                uint8_t block[36];
+                int32_t values[64];
+        } known[] = {
+                { { 0x7e, 0x03, 0x00, 0x35, 0xa8, 0x15, 0x5f, 0xb1, 0xfe, 0xcf, 0x42, 0xf1,
+                    0xcc, 0x2a, 0x8f, 0xb0, 0x1b, 0xef, 0x76, 0xe2, 0x07, 0x3e, 0x60, 0x19,
+                    0xb7, 0xcd, 0x37, 0x73, 0x2e, 0x85, 0x3e, 0x88, 0xfc, 0xa6, 0xe0, 0x34 },
+                  { 0,       1376256,  -2752512, 229376, -1835008, -2752512, 458752, 229376, -458752, 229376, 1376256,
+                    -688128, -2752512, -917504,  917504, -2752512, -12,      -6,     -36,    0,       -9,     -36,
+                    24,      6,        -12,      6,      0,        -9,       3,      -24,    36,      -24,    0,
+                    0,       0,        0,        0,      0,        0,        0,      0,      0,       0,      0,
+                    0,       0,        0,        0,      -3328,    2496,     -3328,  0,      -1664,   3328,   0,
+                    1664,    832,      0,        1248,   0,        -4992,    -832,   -3328,  1248 } },
+                { { 0x08, 0x07, 0x38, 0x01, 0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe,
+                    0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01, 0x2b, 0x71, 0xd7, 0xae,
+                    0xb8, 0x2b, 0x99, 0xf7, 0xa4, 0xdb, 0x7e, 0x17, 0x49, 0x01, 0xac, 0xeb },
+                  { 0,     16,  32,   64,    0,  -16,   -32,  -64,  8,    24,   48,    96,    -8,    -24,  -48,  -96,
+                    -84,   -42, -21,  -7,    84, 42,    21,   7,    -56,  -28,  -14,   0,     56,    28,   14,   0,
+                    -1536, 512, 6144, -4096, 0,  -1536, -512, 6144, 1024, 6144, -3072, -1024, -1536, 1024, -512, -6144,
+                    4,     -3,  -8,   12,    -1, 1,     -4,   -3,   -2,   -6,   12,    1,     4,     0,    -2,   -8 } },
+        };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(known); i++) {
+                struct tdm_weights_tensor t = { .rows = 1, .cols = 64 };
+                _cleanup_(freep) uint8_t *base = NULL;
+                bool finite;
+                float y[64];
+
+                base = pack(TDM_TYPE_NVFP4, known[i].block, sizeof(known[i].block), &t, &finite);
+                assert_true(finite);
+                tdm_weights_row(base, &t, 0, y);
+                for (unsigned k = 0; k < 64; k++)
+                        assert_true(y[k] * 1024 == (float)known[i].values[k]);
+        }
+}
+
 static void test_supported(void **state)
 {
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++) {
@@ -370,7 +427,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_values),     cmocka_unit_test(test_padding_and_size),
                 cmocka_unit_test(test_not_finite), cmocka_unit_test(test_mxfp4),
-                cmocka_unit_test(test_supported),
+                cmocka_unit_test(test_nvfp4),      cmocka_unit_test(test_supported),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

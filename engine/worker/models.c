@@ -127,22 +127,34 @@ static int model_describe(struct tdm_worker_model *m, const struct tdm_worker_co
         return 0;
 }
 
+/* What of the model the device leaves to the host device; NULL: nothing. */
+static const char *model_left_to_host(const struct tdm_worker_model *m, const struct tdm_device_ops *ops)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(m->segments[TDM_WORKER_SEG_WEIGHTS]->base);
+        const struct tdm_weights_tensor *tensors = (const void *)((const uint8_t *)header + header->tensors_offset);
+        uint64_t pictures = m->layout.limits.max_pictures > 0 ? TDM_FEATURE_BIT(TDM_FEATURE_PICTURES) : 0;
+        uint64_t left = (tdm_recipe_features(&header->recipe, &header->hparams) | pictures) & ops->left_to_host;
+
+        for (unsigned i = 0; left && i < TDM_N_FEATURES; i++)
+                if (left >> i & 1)
+                        return tdm_feature_name((enum tdm_feature)i);
+        for (uint32_t i = 0; i < header->n_tensors; i++)
+                if (tensors[i].layout != TDM_LAYOUT_ROWS && tensors[i].type < 64 &&
+                    ops->types_left_to_host >> tensors[i].type & 1)
+                        return tdm_type_info(tensors[i].type)->name;
+        return NULL;
+}
+
 /* A model that the worker's device leaves to the host device runs there whole, with pictures and without. */
 static void model_choose_device(struct tdm_worker *w, struct tdm_worker_model *m)
 {
-        const struct tdm_weights_header *header = tdm_weights_header(m->segments[TDM_WORKER_SEG_WEIGHTS]->base);
-        uint64_t pictures = m->layout.limits.max_pictures > 0 ? TDM_FEATURE_BIT(TDM_FEATURE_PICTURES) : 0;
-        uint64_t left =
-                (tdm_recipe_features(&header->recipe, &header->hparams) | pictures) & w->device->ops->left_to_host;
-        unsigned first = 0;
+        const char *left = model_left_to_host(m, w->device->ops);
 
         m->device = left ? w->host : w->device;
         if (!left)
                 return;
-        while (!(left >> first & 1))
-                first++;
         snprintf(m->plan, sizeof(m->plan), "runs on the CPU (%s), as the %s device does not compute %s",
-                 w->host->ops->describe(w->host), w->device->ops->name, tdm_feature_name((enum tdm_feature)first));
+                 w->host->ops->describe(w->host), w->device->ops->name, left);
         tdm_log_info("model %s %s", m->name, m->plan);
 }
 

@@ -1,5 +1,6 @@
 """Random-weight models of every supported size and type load and generate; what is not supported is refused
 by name."""
+import glob
 import math
 import re
 import shutil
@@ -16,7 +17,7 @@ from tandem_test import *  # noqa: E402,F403
 from gguf_peek import Gguf  # noqa: E402
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4")
-TYPES_256 = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq1_0", "tq2_0")  # for rows that 256 divides
+TYPES_256 = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq1_0", "tq2_0", "nvfp4")  # for rows that 256 divides
 
 
 def load_and_generate(d, path, n=12):
@@ -89,6 +90,29 @@ def whole_270m_and_1b():
                     check(all(math.isfinite(x) for x in r.logprobs), "finite", r.logprobs)
             finally:
                 os.unlink(path)
+
+
+@test
+def on_a_machine_with_vulkan():
+    """Shaders do not know NVFP4: the worker runs such a model on the CPU, with the same bits. They know what the
+    ternary types are packed as."""
+    icd = glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json")
+    if SANITIZER or not icd:
+        raise Skip("no lavapipe (Debian: mesa-vulkan-drivers), or too slow under a sanitizer")
+    env = {"TANDEM_GPU": "vulkan", "TANDEM_NPU": "host", "VK_DRIVER_FILES": icd[0]}
+    for kind, is_left in (("nvfp4", True), ("tq2_0", False)):
+        path = make_model("tiny", kind, layers=2)
+        job = dict(model=os.path.basename(path)[:-5], ids=[2, 260, 300, 301], n=12, placement="gpu")
+        with Daemon(models=[path]) as d:
+            want = d.generate(**job)
+        with Daemon(models=[path], env=env, hang_ms=60000) as d:
+            d.wait_ready(120)
+            got, plan = d.generate(**job), d.workers()["gpu"]["plan"]
+        equal("runs on the CPU" in plan and "does not compute NVFP4" in plan, is_left, f"the plan: {plan}")
+        equal(len(got.ids), 12, f"tokens of {kind}")
+        if is_left:
+            same_ids(got.ids, want.ids, f"{kind} beside Vulkan")
+            equal(got.logprobs, want.logprobs, f"{kind} beside Vulkan: log-probabilities")
 
 
 @test

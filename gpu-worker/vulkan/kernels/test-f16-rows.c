@@ -204,7 +204,7 @@ static void random_subblocks(enum place place, uint32_t type, uint32_t cols)
 static void repacked_subblocks(void **state)
 {
 #define TYPE(name, type, kind) TDM_TYPE_##type,
-        static const uint32_t types[] = { TDM_SUBBLOCK_TYPES(TYPE) };
+        static const uint32_t types[] = { TDM_SUBBLOCK_TYPES_OF_GPUS(TYPE) };
 #undef TYPE
 
         for (unsigned i = 0; i < 2 * TDM_ARRAY_SIZE(types); i++) {

@@ -67,7 +67,7 @@ static void need_all(uint32_t type)
 
 static const uint32_t types[] = {
 #define TYPE(name, type, kind) TDM_TYPE_##type,
-        TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_TYPE_F16, TDM_TYPE_BF16, TDM_SUBBLOCK_TYPES(TYPE)
+        TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_TYPE_F16, TDM_TYPE_BF16, TDM_SUBBLOCK_TYPES_OF_GPUS(TYPE)
 };
 static bool wanted[TDM_ARRAY_SIZE(types)], few;
 

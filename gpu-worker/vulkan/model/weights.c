@@ -29,10 +29,12 @@ enum tdm_act tdm_vk_weights_side_act(enum tdm_precision precision)
         return input_acts[precision][SIDE];
 }
 
+#define OR_OF_TYPE(name, type_, kind) || type == TDM_TYPE_##type_
+
 bool tdm_vk_type_known(uint32_t type)
 {
         return type == TDM_TYPE_F32 || type == TDM_TYPE_F16 || type == TDM_TYPE_BF16 || type == TDM_TYPE_Q8_0 ||
-               type == TDM_TYPE_Q4_0 || tdm_subblock_type(type);
+               type == TDM_TYPE_Q4_0 TDM_SUBBLOCK_TYPES_OF_GPUS(OR_OF_TYPE);
 }
 
 bool tdm_vk_type_plain(uint32_t type)

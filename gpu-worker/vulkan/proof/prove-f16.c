@@ -393,7 +393,7 @@ int tdm_vk_prove_f16(struct tdm_vk_device *device, struct tdm_error *err)
 {
 #define TYPE(name, type, kind) TDM_TYPE_##type,
         static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_TYPE_F16, TDM_TYPE_BF16,
-                                          TDM_SUBBLOCK_TYPES(TYPE) };
+                                          TDM_SUBBLOCK_TYPES_OF_GPUS(TYPE) };
         int r = 0;
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(types) && r == 0; i++)

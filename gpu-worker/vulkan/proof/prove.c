@@ -170,7 +170,7 @@ int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err)
 {
 #define TYPE(name, type, kind) TDM_TYPE_##type,
         static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_TYPE_Q4_0 | TDM_VK_DEINTERLEAVED,
-                                          TDM_TYPE_Q8_0 | TDM_VK_DEINTERLEAVED, TDM_SUBBLOCK_TYPES(TYPE) },
+                                          TDM_TYPE_Q8_0 | TDM_VK_DEINTERLEAVED, TDM_SUBBLOCK_TYPES_OF_GPUS(TYPE) },
                               acts[] = { TDM_VK_ACT_I8, TDM_VK_ACT_I16 };
         int r = 0;
 
