@@ -38,6 +38,8 @@ SIZES = {
     ("phi3", "short"): {"head": 64, "heads": 4, "turned": 48, "original": 4096, "stretched": 16384},
     ("phi3", "k"): {**K, "ff": 1024},
     ("command-r", "dev"): {"kv": 8, "logits": 0.0625, "base": 8e6},
+    ("command-r", "plus"): {"layers": 64, "d": 64, "heads": 2, "kv": 1, "ff": 96, "logits": 0.8, "base": 75e3,
+                            "own": True},
     ("cohere2", "dev"): {"layers": 5, "window": 32, "logits": 0.25, "base": 5e4},
     ("cohere2", "k"): {**K, "layers": 4, "window": 32, "logits": 0.25},
     ("gemma2", "dev"): {"layers": 4, "head": 64, "heads": 4, "window": 32, "caps": (50.0, 30.0), "eps": 1e-6},
@@ -155,6 +157,9 @@ def attention_tensors(arch, c, b, kind):
     out.append((b + "attn_output.weight", (d, q), kind, q ** -0.5 * (1.5 if arch.startswith("granite") else 1.0)))
     if arch in WIDE:
         out += [(b + f"attn_{n}_norm.weight", (rows,), "f32", ("gain", 1.5)) for n, rows in (("q", q), ("k", k))]
+    if "own" in c:  # gains of each head
+        out += [(b + f"attn_{n}_norm.weight", (c[what], c["head"]), "f32", ("gain", 1.5))
+                for n, what in (("q", "heads"), ("k", "kv"))]
     if arch in OWN:
         out += [(b + f"attn_{n}_norm.weight", (c["head"],), "f32", ("uneven", 1.5)) for n in "qk"]
     return out

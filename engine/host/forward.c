@@ -98,15 +98,13 @@ void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, f
 
 /* ---- what attention, FFN and head share ---- */
 
-/* A norm before a block, or the last one. y may be x. */
-static void norm(const struct tdm_host_model *model, const float *x, const float *gain, float *y)
+/* A norm before a block, of a head, or the last one. y may be x. */
+static void norm(const struct tdm_host_model *model, const float *x, const float *gain, uint32_t n, float *y)
 {
-        uint32_t d = model->hp.d_model;
-
         if (model->recipe.norm_kind == TDM_NORMS_CENTERED)
-                model->kernels->layernorm(x, gain, model->neutral.zeros, d, model->recipe.norm_eps, y);
+                model->kernels->layernorm(x, gain, model->neutral.zeros, n, model->recipe.norm_eps, y);
         else
-                model->kernels->rmsnorm(x, gain, d, model->recipe.norm_eps, y);
+                model->kernels->rmsnorm(x, gain, n, model->recipe.norm_eps, y);
 }
 
 static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
@@ -117,7 +115,7 @@ static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
         float *y = model->row + thread * model->row_stride;
 
         if (pass->gain)
-                norm(model, x, pass->gain, y);
+                norm(model, x, pass->gain, d, y);
         tdm_acts_prepare_row(pass->acts, model->kernels, row, pass->gain ? y : x, d);
 }
 
@@ -221,6 +219,7 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
         const float *cos = recipe->rope == TDM_ROPE_NONE ? NULL : rope_row(model, recipe->rope, row, r->position);
         uint32_t n_turned = cos ? 2 * model->rope[recipe->rope].half : 0;
         const float *sin = cos ? cos + n_turned / 2 : NULL;
+        uint32_t gain_stride = recipe->norms & TDM_NORM_QK_EACH ? head_dim : 0;
         bool is_late = recipe->norms & TDM_NORM_QK_LATE;
         bool has_others = recipe->norms & (TDM_NORM_QK_LATE | TDM_NORM_QK_WIDE);
 
@@ -232,7 +231,7 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
                 float *q = model->heads.q + ((size_t)row * n_heads + h) * head_dim;
 
                 if (layer->q_norm && !has_others)
-                        kernels->rmsnorm(q, layer->q_norm, head_dim, model->recipe.norm_eps, q);
+                        norm(model, q, layer->q_norm + h * gain_stride, head_dim, q);
                 if (cos)
                         kernels->rope(q, cos, sin, n_turned);
                 if (is_late)
@@ -250,7 +249,7 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
                 if (recipe->norms & TDM_NORM_V)
                         kernels->rmsnorm(v, model->neutral.ones, head_dim, model->recipe.norm_eps, v);
                 if (layer->k_norm && !has_others)
-                        kernels->rmsnorm(k, layer->k_norm, head_dim, model->recipe.norm_eps, k);
+                        norm(model, k, layer->k_norm + h * gain_stride, head_dim, k);
                 if (cos)
                         kernels->rope(k, cos, sin, n_turned);
                 if (is_late)
@@ -605,7 +604,7 @@ static void head_norm_row(const struct pass *pass, uint32_t row, unsigned thread
                         pass->hidden + (size_t)pass->step->logits[pass->first_row + row].row * model->hp.residual_width;
         float *y = model->row + thread * model->row_stride;
 
-        norm(model, h, pass->gain, y);
+        norm(model, h, pass->gain, model->hp.d_model, y);
         tdm_acts_prepare_row(pass->acts, model->kernels, row, y, model->hp.d_model);
 }
 

@@ -131,7 +131,7 @@ struct tdm_host_embedding {
 /* What norms take where a model has no gains, or no biases. */
 struct tdm_host_neutral {
         float *ones;  /* [head_dim] */
-        float *zeros; /* [d_model]; NULL: no norm needs them */
+        float *zeros; /* [d_model] or, if it is more, [head_dim]; NULL: no norm needs them */
 };
 
 struct tdm_host_model {

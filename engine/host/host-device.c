@@ -20,7 +20,7 @@
 /* Features that it computes besides those of all devices. */
 #define FEATURES                                                                                                       \
         (BIT(ROPE_PARTIAL) | BIT(WINDOW_BY_LAYER) | BIT(SHORT_CONV) | BIT(GATED_DELTA) | BIT(ATTENTION_GATE) |         \
-         BIT(ODD_HEADS) | BIT(NORMS_OF_SUMS) | BIT(FFN_GELU) | BIT(POSITIONS) | BIT(PICTURES))
+         BIT(ODD_HEADS) | BIT(QK_NORM_EACH) | BIT(NORMS_OF_SUMS) | BIT(FFN_GELU) | BIT(POSITIONS) | BIT(PICTURES))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -490,7 +490,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             !scratch_take(model, &model->heads.v, rows * kv_width) ||
             !scratch_take(model, &model->neutral.ones, hp->head_dim) ||
             (model->recipe.norm_kind == TDM_NORMS_CENTERED &&
-             !scratch_take(model, &model->neutral.zeros, hp->d_model)) ||
+             !scratch_take(model, &model->neutral.zeros, TDM_MAX(hp->d_model, hp->head_dim))) ||
             (is_sparse && !scratch_take(model, &model->gate, rows * hp->d_ff)) ||
             ((is_sparse || !has_gate) && !scratch_take(model, &model->up, rows * hp->d_ff)) ||
             !scratch_take(model, &model->y, rows * hp->d_model) ||
@@ -501,7 +501,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
         for (uint32_t i = 0; i < hp->head_dim; i++)
                 model->neutral.ones[i] = 1;
         if (model->neutral.zeros)
-                memset(model->neutral.zeros, 0, hp->d_model * sizeof(float));
+                memset(model->neutral.zeros, 0, TDM_MAX(hp->d_model, hp->head_dim) * sizeof(float));
         if (tdm_host_early_new(&model->early, model, limits) < 0 || !tdm_host_streams_scratch(model) ||
             !sparse_init(model) || !experts_scratch_init(model) || !tdm_host_short_conv_init(model) ||
             !tdm_host_delta_init(model))

@@ -2,13 +2,13 @@
  * modeling_cohere.py and modeling_cohere2.py.
  *
  * Attention and FFN read the same norm of the residual, which takes the mean off; logits are scaled. Cohere 2 has a
- * window in three layers of four, and no RoPE in the fourth. Command R+ has norms of heads with a gain for each head:
- * their tensors are refused. */
+ * window in three layers of four, and no RoPE in the fourth. Command R+ has norms of heads, with gains of each one's
+ * own. */
 #include "engine/model/private.h"
 
 #define FULL_EVERY 4u
 
-static int parallel_begin(const char *architecture, const struct tdm_gguf *g, struct tdm_hparams *hp,
+static int parallel_begin(const char *architecture, uint32_t norms, const struct tdm_gguf *g, struct tdm_hparams *hp,
                           struct tdm_recipe *recipe, struct tdm_error *err)
 {
         float eps = 0;
@@ -19,7 +19,7 @@ static int parallel_begin(const char *architecture, const struct tdm_gguf *g, st
                                   architecture);
         if (r != 0)
                 return r;
-        tdm_plain_recipe(g, architecture, hp, TDM_ROPE_NEIGHBOURS, 0, recipe);
+        tdm_plain_recipe(g, architecture, hp, TDM_ROPE_NEIGHBOURS, norms, recipe);
         recipe->norm_eps = eps;
         recipe->norm_kind = TDM_NORMS_CENTERED;
         recipe->residual = TDM_RESIDUAL_PARALLEL;
@@ -40,9 +40,16 @@ static const char *const scale[] = { "logit_scale", NULL };
 static int command_r_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
                            struct tdm_error *err)
 {
+        uint32_t norms = 0;
+        char name[TDM_TENSOR_NAME_MAX];
         int r = tdm_refuse_window("command-r", hp, err);
 
-        return r ? r : parallel_begin("command-r", g, hp, recipe, err);
+        if (r != 0)
+                return r;
+        tdm_tensor_name(TDM_TENSOR_Q_NORM, 0, name);
+        if (tdm_gguf_find_tensor(g, name))
+                norms = TDM_NORM_Q | TDM_NORM_K | TDM_NORM_QK_EACH;
+        return parallel_begin("command-r", norms, g, hp, recipe, err);
 }
 
 static int command_r_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
@@ -68,7 +75,7 @@ static int cohere2_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struc
         if (hp->layers[0].window == 0)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "the key cohere2.attention.sliding_window is missing");
         if ((r = tdm_gemma_read_windows(g, "cohere2", FULL_EVERY, hp, err)) ||
-            (r = parallel_begin("cohere2", g, hp, recipe, err)))
+            (r = parallel_begin("cohere2", 0, g, hp, recipe, err)))
                 return r;
         for (uint32_t i = 0; i < hp->n_layers; i++)
                 if (hp->layers[i].window == 0)

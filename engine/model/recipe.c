@@ -130,13 +130,13 @@ static int check_mixer(const struct tdm_recipe *recipe, const struct tdm_hparams
 static int check_layer(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t i, struct tdm_error *err)
 {
         const struct tdm_layer_recipe *l = &recipe->layers[i];
+        uint32_t ways = l->norms & (TDM_NORM_QK_WIDE | TDM_NORM_QK_LATE | TDM_NORM_QK_EACH); /* at most one */
         int r;
 
         if (l->norms & ~(uint32_t)TDM_NORM_ALL || l->biases & ~(uint32_t)TDM_BIAS_ALL)
                 return bad(err, "norms or biases of no known place");
-        if (l->norms & (TDM_NORM_QK_WIDE | TDM_NORM_QK_LATE) &&
-            ((l->norms & (TDM_NORM_Q | TDM_NORM_K)) != (TDM_NORM_Q | TDM_NORM_K) || l->norms & TDM_NORM_V ||
-             (l->norms & TDM_NORM_QK_WIDE && l->norms & TDM_NORM_QK_LATE)))
+        if (ways && ((l->norms & (TDM_NORM_Q | TDM_NORM_K)) != (TDM_NORM_Q | TDM_NORM_K) || l->norms & TDM_NORM_V ||
+                     ways & (ways - 1)))
                 return bad(err, "an impossible place of the norms of queries and keys");
         if (l->rope != TDM_ROPE_NONE && l->rope >= recipe->n_ropes)
                 return bad(err, "a RoPE that it does not describe");
@@ -214,17 +214,22 @@ static int check_pooling(const struct tdm_recipe *recipe, const struct tdm_hpara
         return 0;
 }
 
-/* Norms that take the mean off: those before blocks and the last one. No model has others beside them. */
+/* Norms that take the mean off: those before blocks, the last one, and of heads those with gains of each head's own. No
+ * model has others beside them. */
 static int check_centered(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
 {
-        const uint32_t before = TDM_NORM_ATTN_BEFORE | TDM_NORM_FFN_BEFORE;
+        const uint32_t before = TDM_NORM_ATTN_BEFORE | TDM_NORM_FFN_BEFORE,
+                       of_heads = TDM_NORM_Q | TDM_NORM_K | TDM_NORM_QK_EACH;
         bool fits = recipe->residual != TDM_RESIDUAL_ALTUP && !recipe->laurel_rank && !recipe->per_layer_width &&
                     recipe->pooling == TDM_POOLING_NONE;
 
         if (recipe->norm_kind != TDM_NORMS_CENTERED)
                 return 0;
-        for (uint32_t i = 0; i < hp->n_layers; i++)
-                fits = fits && !(recipe->layers[i].norms & ~before) && !recipe->layers[i].has_dense_beside;
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                uint32_t others = recipe->layers[i].norms & ~before;
+
+                fits = fits && (!others || others == of_heads) && !recipe->layers[i].has_dense_beside;
+        }
         return fits ? 0 : bad(err, "norms that take the mean off where none is known to");
 }
 
@@ -424,7 +429,8 @@ static uint64_t layer_features(const struct tdm_layer_recipe *l)
         return ((l->norms & before) != before ? BIT(NO_NORM_BEFORE) : 0) |
                ((l->norms & after) != after ? BIT(NO_NORM_AFTER) : 0) |
                (l->norms & TDM_NORM_QK_WIDE ? BIT(QK_NORM_WIDE) : 0) |
-               (l->norms & TDM_NORM_QK_LATE ? BIT(QK_NORM_LATE) : 0) | (l->norms & TDM_NORM_V ? BIT(V_NORM) : 0) |
+               (l->norms & TDM_NORM_QK_LATE ? BIT(QK_NORM_LATE) : 0) |
+               (l->norms & TDM_NORM_QK_EACH ? BIT(QK_NORM_EACH) : 0) | (l->norms & TDM_NORM_V ? BIT(V_NORM) : 0) |
                (l->biases ? BIT(BIASES) : 0) | (l->attention_softcap > 0 ? BIT(ATTENTION_SOFTCAP) : 0) |
                (l->has_sinks ? BIT(SINKS) : 0) | (l->v_is_k ? BIT(V_IS_K) : 0) | activation_features(l->activation) |
                (l->is_sparse ? BIT(SPARSITY) : 0) | (l->n_experts && !l->has_dense_beside ? BIT(EXPERTS) : 0) |

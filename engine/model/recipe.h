@@ -17,8 +17,8 @@
  *   f = RMS(x)                                  TDM_NORM_FFN_BEFORE
  *   x = x + RMS(Wdown (act(Wgate f) * Wup f))   TDM_NORM_FFN_AFTER
  *
- * With TDM_NORMS_CENTERED, the norms before blocks and the last one take the mean of x off first. With
- * TDM_RESIDUAL_PARALLEL attention and FFN read the same x, and their results are added to it together.
+ * With TDM_NORMS_CENTERED, the norms before blocks, the last one and those of queries and keys take the mean off first.
+ * With TDM_RESIDUAL_PARALLEL attention and FFN read the same x, and their results are added to it together.
  *
  * A short convolution takes the place of attention (TDM_MIXER_SHORT_CONV), element by element over a row:
  *
@@ -86,7 +86,8 @@ enum tdm_norm {
         /* Those of Q and K, which both are there, otherwise: */
         TDM_NORM_QK_WIDE = 1 << 7, /* one of all heads together */
         TDM_NORM_QK_LATE = 1 << 8, /* behind RoPE */
-        TDM_NORM_ALL = (1 << 9) - 1
+        TDM_NORM_QK_EACH = 1 << 9, /* each head has gains of its own */
+        TDM_NORM_ALL = (1 << 10) - 1
 };
 
 /* Which products have a bias added. */
@@ -214,7 +215,7 @@ enum tdm_norm_kind {
         TDM_NORMS_RMS = 0, /* of what goes into a block and of what comes out, and one at the end */
         /* LayerNorm with a bias: of the embedding's rows, and of the residual behind each block */
         TDM_NORMS_OF_SUMS = 1,
-        TDM_NORMS_CENTERED = 2 /* LayerNorm without a bias, where the others have RMS norms; none after blocks */
+        TDM_NORMS_CENTERED = 2 /* LayerNorm without a bias, where the others have RMS norms; none behind blocks */
 };
 
 /* The FFN of a layer without experts. */
@@ -313,6 +314,7 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
         X(NO_QK_NORM, 1, "queries or keys without a norm")                                                             \
         X(QK_NORM_WIDE, 1, "one norm of all heads of queries or keys")                                                 \
         X(QK_NORM_LATE, 1, "norms of queries and keys behind RoPE")                                                    \
+        X(QK_NORM_EACH, 0, "norms of queries and keys with gains of each head's own")                                  \
         X(V_NORM, 1, "values with a norm")                                                                             \
         X(BIASES, 1, "biases")                                                                                         \
         X(NO_ROPE, 1, "layers without RoPE")                                                                           \

@@ -12,6 +12,8 @@ enum dim {
         KV_WIDTH,
         Q_GAINS,
         K_GAINS,
+        Q_GAIN_ROWS,
+        K_GAIN_ROWS,
         TURNED_PAIRS,
         HEADS,
         EXPERTS,
@@ -64,8 +66,8 @@ static const struct kind {
         [TDM_TENSOR_Q] = { "attn_q", LAYER, MATRIX, QUERIES, MODEL, NEEDED, 0, .mixer = OF_ATTENTION },
         [TDM_TENSOR_K] = { "attn_k", LAYER, MATRIX, KV_WIDTH, MODEL, NEEDED, 0, .mixer = OF_ATTENTION },
         [TDM_TENSOR_V] = { "attn_v", LAYER, MATRIX, KV_WIDTH, MODEL, NEEDED, 0, .mixer = OF_ATTENTION },
-        [TDM_TENSOR_Q_NORM] = { "attn_q_norm", LAYER, VECTOR, ONE, Q_GAINS, NEEDED, TDM_NORM_Q },
-        [TDM_TENSOR_K_NORM] = { "attn_k_norm", LAYER, VECTOR, ONE, K_GAINS, NEEDED, TDM_NORM_K },
+        [TDM_TENSOR_Q_NORM] = { "attn_q_norm", LAYER, VECTOR, Q_GAIN_ROWS, Q_GAINS, NEEDED, TDM_NORM_Q },
+        [TDM_TENSOR_K_NORM] = { "attn_k_norm", LAYER, VECTOR, K_GAIN_ROWS, K_GAINS, NEEDED, TDM_NORM_K },
         [TDM_TENSOR_O] = { "attn_output", LAYER, MATRIX, MODEL, Q_WIDTH, NEEDED, 0, .mixer = OF_ATTENTION },
         [TDM_TENSOR_POST_ATTN_NORM] = { "post_attention_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_ATTN_AFTER },
         [TDM_TENSOR_FFN_NORM] = { "ffn_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_FFN_BEFORE },
@@ -189,7 +191,8 @@ static const struct tdm_rope_recipe *divided_rope(const struct tdm_recipe *recip
 static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t layer, enum dim dim)
 {
         const struct tdm_layer_sizes *sizes = &hp->layers[layer];
-        bool is_wide = recipe->layers[layer].norms & TDM_NORM_QK_WIDE;
+        bool is_wide = recipe->layers[layer].norms & TDM_NORM_QK_WIDE,
+             is_each = recipe->layers[layer].norms & TDM_NORM_QK_EACH;
 
         switch (dim) {
         case ONE:
@@ -208,6 +211,10 @@ static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hpara
                 return (is_wide ? sizes->n_heads : 1) * sizes->head_dim;
         case K_GAINS:
                 return (is_wide ? sizes->n_kv_heads : 1) * sizes->head_dim;
+        case Q_GAIN_ROWS:
+                return is_each ? sizes->n_heads : 1;
+        case K_GAIN_ROWS:
+                return is_each ? sizes->n_kv_heads : 1;
         case TURNED_PAIRS:
                 return (divided_rope(recipe)->n_dims - divided_rope(recipe)->n_still) / 2;
         case HEADS:

@@ -107,7 +107,7 @@ static void hostile_numbers(void **state)
 static void hostile_layers(void **state)
 {
         for (uint32_t i = 0; i < 4; i++) {
-                REFUSED(r.layers[i].norms |= 1u << 9);
+                REFUSED(r.layers[i].norms |= 1u << 10);
                 REFUSED(r.layers[i].norms |= TDM_NORM_QK_WIDE | TDM_NORM_QK_LATE);
                 REFUSED(r.layers[i].norms |= TDM_NORM_QK_WIDE | TDM_NORM_V);
                 REFUSED(r.layers[i].norms = TDM_NORM_QK_WIDE | TDM_NORM_Q);
@@ -293,7 +293,8 @@ static uint64_t norms_of_sums(void)
         return tdm_recipe_features(&r, &hp) & TDM_FEATURE_BIT(TDM_FEATURE_NORMS_OF_SUMS);
 }
 
-/* They come with none behind blocks, nor of heads: features of their own. Returns that of these norms. */
+/* They come with none behind blocks, and of heads with gains of each one's own: features of their own. Returns that of
+ * these norms. */
 static uint64_t norms_centered(void)
 {
         struct tdm_recipe r = good;
@@ -304,12 +305,17 @@ static uint64_t norms_centered(void)
         for (uint32_t i = 0; i < hp.n_layers; i++)
                 r.layers[i].norms = TDM_NORM_ATTN_BEFORE | TDM_NORM_FFN_BEFORE;
         assert_int_equal(tdm_recipe_check(&r, &hp, &err), 0);
+        r.layers[1].norms |= TDM_NORM_Q | TDM_NORM_K;
+        assert_int_equal(tdm_recipe_check(&r, &hp, &err), TDM_E_BAD_MODEL);
+        r.layers[1].norms |= TDM_NORM_QK_EACH;
+        assert_int_equal(tdm_recipe_check(&r, &hp, &err), 0);
         r.laurel_rank = 64;
         assert_int_equal(tdm_recipe_check(&r, &hp, &err), TDM_E_BAD_MODEL);
         r.laurel_rank = 0;
         r.pooling = TDM_POOLING_LAST;
         assert_int_equal(tdm_recipe_check(&r, &hp, &err), TDM_E_BAD_MODEL);
         r.pooling = TDM_POOLING_NONE;
+        r.layers[1].norms &= ~(uint32_t)(TDM_NORM_Q | TDM_NORM_K | TDM_NORM_QK_EACH);
         return tdm_recipe_features(&r, &hp) & TDM_FEATURE_BIT(TDM_FEATURE_CENTERED);
 }
 
@@ -350,6 +356,7 @@ static void features(void **state)
         ASKS(TDM_FEATURE_NO_QK_NORM, r.layers[1].norms &= ~(uint32_t)TDM_NORM_K);
         ASKS(TDM_FEATURE_QK_NORM_WIDE, r.layers[1].norms |= TDM_NORM_QK_WIDE);
         ASKS(TDM_FEATURE_QK_NORM_LATE, r.layers[1].norms |= TDM_NORM_QK_LATE);
+        ASKS(TDM_FEATURE_QK_NORM_EACH, r.layers[1].norms |= TDM_NORM_QK_EACH);
         ASKS(TDM_FEATURE_V_NORM, r.layers[0].norms |= TDM_NORM_V);
         ASKS(TDM_FEATURE_BIASES, r.layers[0].biases = TDM_BIAS_Q);
         for (int i = 0; i < 3; i++)
