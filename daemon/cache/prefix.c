@@ -367,7 +367,8 @@ uint32_t tdm_prefix_take(struct tdm_prefix *p, uint64_t identity, uint32_t numer
                 tables->pages[TDM_KV_FULL][n_known++] = at;
                 n_window = p->entries[at].window_page == NONE ? 0 : n_window + 1;
                 if ((!p->has_window || n_window >= n_known - tdm_prefix_first_visible(p, n_known)) &&
-                    (!p->has_state || p->entries[at].state_page != NONE)) {
+                    (!p->has_state || p->entries[at].state_page != NONE) &&
+                    (!tables->may_cut || tables->may_cut(tables->userdata, n_known * TDM_KV_PAGE_TOKENS))) {
                         best = n_known;
                         cursor->entry = at;
                 }

@@ -44,6 +44,9 @@ struct tdm_prefix_tables {
         uint32_t first_page[TDM_KV_GROUPS]; /* those before it have slid out */
         uint32_t state_page;                /* that of the beginning which was found */
         struct tdm_prefix_state states[2];  /* to be kept */
+        /* Whether a beginning may end at n positions; NULL: at any. */
+        bool (*may_cut)(const void *userdata, uint32_t n);
+        const void *userdata;
 };
 
 /* pages is borrowed and gets this cache's reclaim function. -EOPNOTSUPP: no full layers. */

@@ -63,10 +63,23 @@ static void seq_init(struct seq *q, uid_t uid, uint32_t numerics, uint32_t first
         memset(q->table, 0xff, sizeof(q->table));
 }
 
+/* Positions that belong together: no beginning may end within. */
+static struct {
+        uint32_t first, end;
+} whole;
+
+static bool whole_may_cut(const void *userdata, uint32_t n)
+{
+        assert_ptr_equal(userdata, &whole);
+        return n <= whole.first || n >= whole.end;
+}
+
 static struct tdm_prefix_tables tables(struct seq *q)
 {
         return (struct tdm_prefix_tables){ .pages = { q->table[0], q->table[1] },
-                                           .first_page = { q->first[0], q->first[1] } };
+                                           .first_page = { q->first[0], q->first[1] },
+                                           .may_cut = whole.end ? whole_may_cut : NULL,
+                                           .userdata = &whole };
 }
 
 static void promise(uint32_t n_full, uint32_t n_window)
@@ -134,6 +147,37 @@ static void slide(struct seq *q, uint32_t n)
 {
         while (q->first[TDM_KV_WINDOW] < n)
                 tdm_pages_free(pages, TDM_KV_WINDOW, q->table[TDM_KV_WINDOW][q->first[TDM_KV_WINDOW]++], true);
+}
+
+/* What is known ends within a picture: then it is taken up to the page before the picture. */
+static void test_whole(void **state)
+{
+        struct seq a, b;
+        uint32_t x;
+
+        set_up(20, 20, 40);
+        x = tdm_prefix_numerics(prefix, "x", 1);
+        seq_init(&a, 1000, x, 300);
+        seq_init(&b, 1000, x, 300);
+        run(&a, 6);
+        whole.first = 2 * PAGE + 5;
+        whole.end = 4 * PAGE + 1;
+        assert_int_equal(take(&b, 4 * PAGE), 2 * PAGE);
+        leave(&b);
+        assert_int_equal(take(&b, 5 * PAGE), 5 * PAGE);
+        leave(&b);
+        whole.first = 2 * PAGE;
+        whole.end = 4 * PAGE;
+        assert_int_equal(take(&b, 3 * PAGE), 2 * PAGE);
+        leave(&b);
+        assert_int_equal(take(&b, 4 * PAGE), 4 * PAGE);
+        leave(&b);
+        whole.first = 1;
+        assert_int_equal(take(&b, 3 * PAGE), 0);
+        whole.end = 0;
+        leave(&b);
+        leave(&a);
+        tear_down();
 }
 
 static void test_found_by_content(void **state)
@@ -359,9 +403,10 @@ static void test_many_numerics(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_found_by_content), cmocka_unit_test(test_window),
-                cmocka_unit_test(test_leaves_first),     cmocka_unit_test(test_copies),
-                cmocka_unit_test(test_many_numerics),    cmocka_unit_test(test_borders),
+                cmocka_unit_test(test_whole),   cmocka_unit_test(test_found_by_content),
+                cmocka_unit_test(test_window),  cmocka_unit_test(test_leaves_first),
+                cmocka_unit_test(test_copies),  cmocka_unit_test(test_many_numerics),
+                cmocka_unit_test(test_borders),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,6 +35,7 @@ static const char *const unguessed_texts[] = {
         [TDM_UNGUESSED_DRAFT_BEHIND] = "its draft has not caught up",
         [TDM_UNGUESSED_DRAFT_MEMORY] = "no page of the draft's cache is free",
         [TDM_UNGUESSED_DRAFT_LONG] = "the text fills the draft's context",
+        [TDM_UNGUESSED_DRAFT_BLIND] = "its draft model cannot see pictures",
 };
 
 const char *tdm_unguessed_text(enum tdm_unguessed why)
@@ -183,6 +184,9 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "drawn-numerics is given, and there are no drawn tokens");
         if (p->options.thinking == TDM_THINKING_OFF && p->options.thinking_budget > 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "thinking-budget is given, and thinking is off");
+        if (p->n_pictures > 0 && (p->kind != TDM_JOB_GENERATE || p->n_ids == 0 || p->options.drawn))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "pictures belong to a prompt that is to be continued from its end");
         if (p->n_top > TDM_MAX_TOP)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%u alternatives were asked for; at most %u are given",
                                      p->n_top, TDM_MAX_TOP);
@@ -265,6 +269,11 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                         return tdm_error_set(err, -ENOMEM, "out of memory");
         }
         job->account = p->account ? tdm_account_ref(p->account) : NULL;
+        if (p->n_pictures > 0)
+                r = tdm_job_pictures_init(&job->pictures, p->pictures, p->n_pictures, p->picture_width, job->ids,
+                                          job->n_ids, p->account, err);
+        if (r != 0)
+                return r;
         r = tdm_account_charge(job->account, TDM_RESOURCE_WAITING_BYTES, tdm_job_pending_bytes(job) + JOB_BYTES, err);
         if (r != 0)
                 return r;
@@ -303,6 +312,7 @@ void tdm_job_unref(struct tdm_job *job)
         drop_text(job);
         tdm_job_settle_charge(job);
         tdm_account_unref(job->account);
+        tdm_job_pictures_deinit(&job->pictures);
         free(job->prompt.from_text.ids);
         free(job->ids);
         free(job->drawn.ids);
@@ -485,7 +495,7 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                 return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %u tokens; the model's context is %u",
                                      job->n_ids, hp->n_ctx);
         for (uint32_t i = 0; i < job->n_ids; i++)
-                if (job->ids[i] >= hp->n_vocab)
+                if (job->ids[i] >= hp->n_vocab && !tdm_job_pictures_at(&job->pictures, i))
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "token id %u at %u is not in the vocabulary of %u",
                                              job->ids[i], i, hp->n_vocab);
         for (uint32_t i = 0; i < job->request.n_biases; i++)

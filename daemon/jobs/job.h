@@ -11,6 +11,7 @@
 #include "daemon/jobs/constraint.h"
 #include "daemon/jobs/drawn.h"
 #include "daemon/jobs/options.h"
+#include "daemon/jobs/pictures.h"
 #include "daemon/jobs/turn.h"
 #include "daemon/placement/placement.h"
 #include "engine/chat/chat.h"
@@ -61,6 +62,7 @@ enum tdm_unguessed {
         TDM_UNGUESSED_DRAFT_BEHIND,  /* it still reads the job's text */
         TDM_UNGUESSED_DRAFT_MEMORY,  /* no page of its cache is free */
         TDM_UNGUESSED_DRAFT_LONG,    /* the text fills its context */
+        TDM_UNGUESSED_DRAFT_BLIND,   /* pictures are in the prompt */
 };
 
 const char *tdm_unguessed_text(enum tdm_unguessed why);
@@ -113,6 +115,10 @@ struct tdm_job_params {
         size_t n_messages;
         const uint32_t *ids;
         size_t n_ids;
+        /* Rows that stand in ids, of a generate job: what is written at their places does not matter. Copied. */
+        const struct tdm_job_picture *pictures;
+        size_t n_pictures;
+        uint32_t picture_width;
         struct tdm_job_options options; /* checked by tdm_job_new() */
         uint32_t n_top;                 /* of a score job: alternatives for each position, at most TDM_MAX_TOP */
         uint32_t dimensions;            /* of an embed job: numbers of the vector; 0: all that the model has */
@@ -213,6 +219,7 @@ struct tdm_job {
         uint32_t *ids;
         uint32_t n_ids, ids_capacity;
         uint32_t prompt_tokens;
+        struct tdm_job_pictures pictures;
         uint32_t max_tokens; /* asked for; after prepare: the limit */
         uint32_t generated;
         struct tdm_job_text text;
@@ -273,7 +280,8 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
 /* Takes a text's vector of length 1: its first numbers, made that long again where not all are wanted. False: it has a
  * number that is none, and nothing happened. */
 bool tdm_job_take_vector(struct tdm_job *job, const float *vector, uint32_t width, uint64_t now_ns);
-/* Whether a model with this recipe does what the job asks; n_rows_max: of a step. TDM_E_UNSUPPORTED, TDM_E_TOO_LONG,
+/* Whether a model with this recipe does what the job asks; max_rows: of a step. The pictures of a job are another
+ * matter: what a step may have of them is checked by the scheduler. TDM_E_UNSUPPORTED, TDM_E_TOO_LONG,
  * TDM_E_BAD_REQUEST. After prepare. */
 int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *recipe, const struct tdm_hparams *hp,
                         uint32_t max_rows, struct tdm_error *err);

@@ -71,6 +71,10 @@ int tdm_companion_open(struct tdm_scheduler *s, struct sequence *q, struct tdm_m
 
         if (job->kind != TDM_JOB_GENERATE || (!name && !used))
                 return 0;
+        if (job->pictures.n > 0) { /* no draft sees them */
+                q->draft.plan.why = asked ? TDM_UNGUESSED_DRAFT_BLIND : TDM_UNGUESSED_NOT;
+                return 0;
+        }
         if (!name)
                 name = configured_draft(s, target);
         if (!name && asked)

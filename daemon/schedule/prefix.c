@@ -86,6 +86,11 @@ bool tdm_scheduler_may_go_on(struct sequence *q, const struct bits *b)
         return false;
 }
 
+static bool prompt_may_cut(const void *job, uint32_t n)
+{
+        return tdm_job_pictures_may_cut(&((const struct tdm_job *)job)->pictures, n);
+}
+
 static struct tdm_prefix_tables tables_of(struct lane *lane, const struct sequence *q)
 {
         struct tdm_model *model = lane->model;
@@ -95,6 +100,8 @@ static struct tdm_prefix_tables tables_of(struct lane *lane, const struct sequen
                 t.pages[g] = tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
                 t.first_page[g] = q->first_page[g];
         }
+        t.may_cut = prompt_may_cut;
+        t.userdata = q->job;
         t.state_page = TDM_KV_NO_PAGE;
         t.states[0] = (struct tdm_prefix_state){ q->state.kept, q->state.n_kept, false };
         t.states[1] = (struct tdm_prefix_state){ q->state.page, q->n_committed, tdm_sequence_state_passes(lane, q) };

@@ -319,6 +319,19 @@ uint32_t tdm_scheduler_fit_rows(const struct tdm_scheduler *s, const struct lane
 /* step.c */
 bool tdm_scheduler_issue(struct tdm_scheduler *s); /* one step; false when there is none to issue now */
 
+/* pictures.c */
+/* Whether steps of the model have room for the job's pictures. TDM_E_UNSUPPORTED, TDM_E_BAD_REQUEST. */
+int tdm_scheduler_check_pictures(const struct tdm_scheduler *s, const struct tdm_job *job,
+                                 const struct tdm_model *model, struct tdm_error *err);
+/* Of the sequence's next n rows those that cut no picture, in a step with n_pictures. Where that is none because a
+ * picture comes that is longer, it is this picture's rows, if there are at most `room`. */
+uint32_t tdm_scheduler_picture_rows(const struct lane *lane, const struct sequence *q, uint32_t n, uint32_t room,
+                                    uint32_t n_pictures);
+/* The job's rows [first, first + n) are rows first_row … of the step in this slot: what of them is pictures' goes to
+ * the slot's hidden rows. Returns how many pictures the step has then. */
+uint32_t tdm_scheduler_add_pictures(struct lane *lane, uint32_t slot, const struct tdm_job *job, uint32_t first,
+                                    uint32_t n, uint32_t first_row, uint32_t n_pictures);
+
 /* flight.c */
 void tdm_flight_drop(struct flight *f); /* its slot is free */
 /* the job is finished and not in flight */

@@ -309,6 +309,8 @@ static int prepare_prompt(struct tdm_scheduler *s, struct sequence *q, struct td
         if (r == 0)
                 r = tdm_job_check_model(job, tdm_model_recipe(model), tdm_model_hparams(model),
                                         tdm_model_max_rows(model), err);
+        if (r == 0)
+                r = tdm_scheduler_check_pictures(s, job, model, err);
         if (r == 0 && job->text.constraint)
                 r = tdm_scheduler_charge_grammar(s, job, err);
         return r;

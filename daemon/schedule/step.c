@@ -208,7 +208,7 @@ struct build {
         struct tdm_step_logits *logits;
         uint32_t *history;
         struct tdm_logit_bias *biases;
-        uint32_t n_rows, n_history, n_biases, n_burst, fit_rows;
+        uint32_t n_rows, n_history, n_biases, n_pictures, n_burst, fit_rows;
         uint32_t n_left; /* candidates that may get rows yet, this one included */
 };
 
@@ -218,7 +218,7 @@ static void add_past(struct build *b, const struct sequence *q, uint32_t positio
 {
         const struct tdm_job *job = q->job;
         const struct tdm_sampling *s = &job->request.sampling;
-        uint32_t *to = b->history + b->n_history, n = position + 1;
+        uint32_t *to = b->history + b->n_history, n = position + 1, n_kept = 0;
 
         l->repeat_last = job->request.repeat_last;
         if (tdm_sampling_repeats(s))
@@ -226,11 +226,13 @@ static void add_past(struct build *b, const struct sequence *q, uint32_t positio
         if (tdm_sampling_counts(s))
                 l->n_counted = TDM_MIN(n - TDM_MIN(n, job->prompt_tokens), TDM_HISTORY_MAX);
         l->n_history = TDM_MAX(l->n_repeated, l->n_counted);
-        for (uint32_t i = 0; i < l->n_history; i++) {
-                uint32_t at = n - l->n_history + i;
-
-                to[i] = at < job->n_ids ? job->ids[at] : q->guesses.ids[at - job->n_ids];
+        /* Rows of pictures, which are in the prompt only, are left out. */
+        for (uint32_t at = n - l->n_history; at < n; at++) {
+                to[n_kept] = at < job->n_ids ? job->ids[at] : q->guesses.ids[at - job->n_ids];
+                n_kept += !(to[n_kept] & TDM_PICTURE_ID);
         }
+        l->n_repeated -= TDM_MIN(l->n_repeated, l->n_history - n_kept);
+        l->n_history = n_kept;
         b->n_history += l->n_history;
         l->bias_offset = b->n_biases;
         l->n_biases = job->request.n_biases;
@@ -297,6 +299,8 @@ static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32
                 if (job->kind == TDM_JOB_SCORE ? position >= q->n_told : position + 1 >= job->n_ids)
                         add_logits(b, q, row, position);
         }
+        if (job->pictures.n > 0)
+                b->n_pictures = tdm_scheduler_add_pictures(b->lane, b->slot, job, first, n, b->n_rows, b->n_pictures);
         f->seqs[f->n_seqs].n_logits = f->n_logits - f->seqs[f->n_seqs].first_logits;
         f->n_passes = TDM_MAX(f->n_passes, 1 + n_burst);
         f->n_seqs++;
@@ -333,7 +337,11 @@ static uint32_t rows_for(const struct build *b, const struct sequence *q, uint32
         }
         if (q->job->kind == TDM_JOB_SCORE)
                 n = TDM_MIN(n, limits->max_logits - b->flight->n_logits);
-        return TDM_MIN(n, limits->max_rows - b->n_rows);
+        n = TDM_MIN(n, limits->max_rows - b->n_rows);
+        if (q->job->pictures.n == 0 || sequence_is_decoding(q))
+                return n;
+        return tdm_scheduler_picture_rows(b->lane, q, n, b->flight->reads ? 0 : limits->max_rows - b->n_rows,
+                                          b->n_pictures);
 }
 
 /* Rows for background prompts. An interactive job that arrives waits for the step in flight, and then for one with its
@@ -426,7 +434,9 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
                 n = tdm_scheduler_grow(s, b->lane, q, first + rows_for(b, q, most), b->flight);
                 if (n <= first || (tdm_recipe_is_whole(tdm_model_recipe(b->lane->model)) && n < q->job->n_ids))
                         continue;
-                n -= first;
+                n = tdm_job_pictures_fit(&q->job->pictures, first, n - first, UINT32_MAX);
+                if (n == 0)
+                        continue;
                 if (i < n_decode) {
                         uint32_t n_guesses = grow_for_guesses(b, q, first + n);
 
@@ -573,6 +583,7 @@ static void write_head(const struct build *b, const struct flight *before, struc
         head->n_logits = b->flight->n_logits;
         head->n_history = b->n_history;
         head->n_biases = b->n_biases;
+        head->n_pictures = b->n_pictures;
         head->marks = may_be_followed(b);
         head->after_step = before ? before->step_id : 0;
         head->after_slot = before ? (uint32_t)(before - b->lane->flights) : 0;

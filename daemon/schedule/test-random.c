@@ -95,6 +95,57 @@ static uint32_t script(void *userdata, const struct tdm_job *job, uint32_t most,
         return n;
 }
 
+static bool with_pictures;
+static uint32_t n_pictures; /* over all random runs */
+
+#define N_KINDS 3u
+
+/* A picture of one of few kinds, so that jobs share some. Each row shows the double the id that it has. */
+static struct tdm_job_picture make_picture(uint32_t kind, uint32_t first, uint32_t n_rows)
+{
+        static float shown[N_KINDS][N_CTX][PICTURE_WIDTH];
+        struct tdm_job_picture p = { .first = first, .n_rows = n_rows, .rows = shown[kind][0], .hash = { kind } };
+
+        for (uint32_t k = 0; k < n_rows; k++) {
+                uint32_t id = tdm_job_picture_id(p.hash, k);
+
+                shown[kind][k][0] = (float)(id >> 16);
+                shown[kind][k][1] = (float)(id & 0xffff);
+        }
+        return p;
+}
+
+/* Those of `like` that the prompt has whole, which begins as like's does, and maybe another one. most: rows of one. */
+static void add_pictures(struct world *w, struct client_job *c, const struct client_job *like, uint32_t most)
+{
+        bool takes = with_pictures && !c->score && !c->killer && !c->breaker && most > 0;
+        struct tdm_job_picture *p = c->pictures;
+        uint32_t end = 0;
+
+        for (uint32_t i = 0; takes && like && i < like->n_pictures; i++) {
+                const struct tdm_job_picture *of = &like->pictures[i];
+
+                if (of->first + of->n_rows > c->n_prompt ||
+                    c->prompt[of->first + of->n_rows - 1] != tdm_job_picture_id(of->hash, of->n_rows - 1))
+                        break;
+                p[c->n_pictures++] = *of;
+                end = of->first + of->n_rows;
+        }
+        if (takes && c->n_pictures < MAX_PICTURES && end < c->n_prompt && pick(w, 4)) {
+                uint32_t first = end + pick(w, TDM_MIN(c->n_prompt - end, 40u));
+
+                p[c->n_pictures++] =
+                        make_picture(pick(w, N_KINDS), first, 1 + pick(w, TDM_MIN(most, c->n_prompt - first)));
+        }
+        for (uint32_t i = 0; i < c->n_prompt; i++)
+                if (c->prompt[i] & TDM_PICTURE_ID)
+                        c->prompt[i] = 300;
+        for (uint32_t i = 0; i < c->n_pictures; i++)
+                for (uint32_t k = 0; k < p[i].n_rows; k++)
+                        c->prompt[p[i].first + k] = tdm_job_picture_id(p[i].hash, k);
+        n_pictures += c->n_pictures;
+}
+
 /* How many steps followed another. */
 static uint32_t run_random(unsigned seed, bool losses, bool culprits, enum guessing guessing)
 {
@@ -157,6 +208,8 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits, enum guess
                         w.jobs[i].breaker = !w.jobs[i].killer;
                         w.jobs[i].prompt[pick(&w, n)] = w.jobs[i].killer ? KILLER : BREAKER;
                 }
+                if (with_pictures)
+                        add_pictures(&w, &w.jobs[i], like, max_rows - max_seqs);
         }
         for (uint32_t i = 0; i < 20000 && !all_done(&w); i++)
                 happen(&w, losses && i < 400);
@@ -265,12 +318,33 @@ static void test_random_states(void **state)
         assert_true(n_evictions > n_rounds() / 3);
 }
 
+/* Every third with losses and jobs that kill, every second with guesses. */
+static void test_random_pictures(void **state)
+{
+        uint32_t n_relayed = 0;
+
+        n_hits = n_evictions = 0;
+        with_pictures = true;
+        for (unsigned seed = 1; seed <= n_rounds(); seed++)
+                n_relayed += run_random(600000 + seed, seed % 3 == 0, seed % 3 == 0,
+                                        seed % 4 == 1 ? GUESS_SCRIPT :
+                                        seed % 4 == 3 ? GUESS_DRAFT :
+                                                        GUESS_NOT);
+        with_pictures = false;
+        print_message("FIGURE %u pictures, %u hits, %u evictions\n", n_pictures, n_hits, n_evictions);
+        assert_true(n_relayed > n_rounds() / 3);
+        assert_true(n_pictures > 3 * n_rounds());
+        assert_true(n_hits > n_rounds() / 6);
+        assert_true(n_evictions > n_rounds() / 6);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_random),          cmocka_unit_test(test_random_losses),
                 cmocka_unit_test(test_random_culprits), cmocka_unit_test(test_random_guesses),
                 cmocka_unit_test(test_random_drafts),   cmocka_unit_test(test_random_states),
+                cmocka_unit_test(test_random_pictures),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

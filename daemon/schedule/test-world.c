@@ -24,7 +24,7 @@ static uint32_t choose(uint64_t hash, uint32_t position, uint64_t seed, const ui
         uint64_t h = mix(mix(hash, position), seed);
 
         for (uint32_t i = 0; i < n; i++)
-                h = mix(h, history[i]);
+                h = history[i] & TDM_PICTURE_ID ? h : mix(h, history[i]);
         return 300 + (uint32_t)(h % (n_vocab - 300)); /* no control tokens, no killers */
 }
 
@@ -212,14 +212,14 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot, cons
                 f->n_rows[s->worker] += head->n_rows;
         s->kills = f->draft_kills && model == f->models[1];
         s->breaks = f->draft_breaks && model == f->models[1];
-        for (uint32_t i = 0; i < head->n_rows && f->step->rows[0].token != 0; i++) {
+        for (uint32_t i = 0; i < head->n_rows && world_id(f, s, 0) != 0; i++) {
                 s->kills = s->kills || f->step->rows[i].token == KILLER;
                 s->breaks = s->breaks || f->step->rows[i].token == BREAKER;
         }
         /* Only probes have a token 0. */
-        if (f->step->rows[0].token == 0 && f->probes_kill)
+        if (world_id(f, s, 0) == 0 && f->probes_kill)
                 s->kills = s->kills || s->worker == f->probes_kill - 1 || s->worker == TDM_N_WORKERS;
-        f->n_probes += f->step->rows[0].token == 0;
+        f->n_probes += world_id(f, s, 0) == 0;
         f->n_submitted++;
         f->n_max_seqs = TDM_MAX(f->n_max_seqs, head->n_seqs);
         return 0;
@@ -311,7 +311,7 @@ static void run_rows(struct tdm_fleet *f, const struct fake_step *s, uint32_t m,
                 }
                 if (!begin_state(f, m, i, hash))
                         hash = mix(hash, UINT64_C(0xbad));
-                hash = mix(hash, row->token);
+                hash = mix(hash, world_id(f, s, i));
                 write_states(f, m, i, hash);
                 for (int g = 0; g < TDM_KV_GROUPS; g++) {
                         struct cell *c = cell(f, m, (enum tdm_kv_group)g, row->seq, row->position);
@@ -506,11 +506,6 @@ void check_result(const struct client_job *c, uint32_t n_vocab)
 
 /* ---- single things ---- */
 
-uint32_t pick(struct world *w, uint32_t n)
-{
-        return (uint32_t)rand_r(&w->seed) % n;
-}
-
 uint32_t world_rows_without_piece = 0, world_states = 0;
 
 static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint32_t full_pages, uint32_t window_pages,
@@ -522,7 +517,8 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
                                            .max_seqs = max_seqs,
                                            .max_logits = TDM_MAX(max_seqs, TDM_MIN(max_logits, max_rows)),
                                            .n_tables = max_seqs + TDM_PROBE_TABLES,
-                                           .table_entries = N_CTX / TDM_KV_PAGE_TOKENS };
+                                           .table_entries = N_CTX / TDM_KV_PAGE_TOKENS,
+                                           .max_pictures = TDM_MIN(MAX_PICTURES, max_rows) };
         struct tdm_hparams *hp;
         uint32_t n_vocab;
         struct tdm_error err;
@@ -562,6 +558,7 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
         assert_int_equal(tdm_steps_limits_check(&limits, &err), 0);
         tdm_steps_layout(&limits, &m->layout);
         assert_int_equal(tdm_segment_create(&m->steps, "steps", m->layout.size_bytes), 0);
+        assert_int_equal(tdm_segment_create(&m->activations, "activations", 4 * max_rows * PICTURE_WIDTH * 4), 0);
         assert_int_equal(tdm_segment_create(&m->results, "results", m->layout.results_bytes), 0);
         assert_int_equal(tdm_pages_new(&m->pages, &m->geometry, NULL), 0);
         if (!models->no_prefix_cache)
@@ -642,6 +639,9 @@ void submit(struct world *w, struct client_job *c, uint32_t model, uid_t uid, en
                 .identity = uid,
                 .ids = c->prompt,
                 .n_ids = c->n_prompt,
+                .pictures = c->pictures,
+                .n_pictures = c->n_pictures,
+                .picture_width = PICTURE_WIDTH,
                 .options = { .priority = priority,
                              .placement = placement,
                              .repeat_penalty = c->penalty ? 1.5f : 1,

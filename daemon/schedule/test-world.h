@@ -19,6 +19,8 @@
 #define N_WORLD_MODELS 3u
 #define KILLER 7u  /* a prompt with this token kills every worker that runs it */
 #define BREAKER 8u /* a step with this token fails, its device stays well */
+#define PICTURE_WIDTH 64u
+#define MAX_PICTURES 3u
 
 /* What a scheduler, or a worker, could do wrong with guesses. The double does it, to show that the tests find it. */
 enum fault {
@@ -111,6 +113,8 @@ struct client_job {
         float logprob[N_CTX];
         uint64_t text[N_CTX]; /* a hash of each token's */
         uint32_t n_got;
+        struct tdm_job_picture pictures[MAX_PICTURES];
+        uint32_t n_pictures;
         bool accepted, done;
         enum tdm_job_end end;
         int error;
@@ -136,7 +140,20 @@ uint32_t world_next(const uint32_t *ids, uint32_t n, uint64_t seed, bool penalty
 /* Whether the job has got a token that is not the one that the double draws. */
 bool has_wrong_token(const struct client_job *c, uint32_t n_vocab);
 void check_result(const struct client_job *c, uint32_t n_vocab);
-uint32_t pick(struct world *w, uint32_t n);
+static inline uint32_t pick(struct world *w, uint32_t n)
+{
+        return (uint32_t)rand_r(&w->seed) % n;
+}
+/* What a row of f->step is to the double: its token, or the id that the row of a picture has in the prompt. */
+static inline uint32_t world_id(const struct tdm_fleet *f, const struct fake_step *s, uint32_t i)
+{
+        const float *hidden = s->model->activations ? (const float *)s->model->activations->base : NULL;
+        size_t row = (size_t)s->slot * s->model->layout.limits.max_rows + i;
+
+        if (!f->step->rows[i].picture)
+                return f->step->rows[i].token;
+        return (uint32_t)hidden[row * PICTURE_WIDTH] << 16 | (uint32_t)hidden[row * PICTURE_WIDTH + 1];
+}
 /* Of the models of a world that is opened: rows of their matrices for which the tokenizer has no piece. */
 extern uint32_t world_rows_without_piece;
 /* Of a world that is opened: pages for states, which one of the layers has then; 0: none has. */

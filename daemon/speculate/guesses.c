@@ -62,6 +62,10 @@ static void look_up(struct tdm_guesses *g, const struct tdm_job *job, uint32_t m
 {
         g->drafted = false;
         g->n_found = tdm_lookup_guess(g->lookup, job->ids, job->n_ids, most, g->ids, &g->match);
+        /* A picture's row cannot be drawn. */
+        for (uint32_t i = 0; i < g->n_found; i++)
+                if (g->ids[i] & TDM_PICTURE_ID)
+                        g->n_found = i;
 }
 
 bool tdm_guesses_lookup_beats(const struct tdm_speculate *sp, struct tdm_guesses *g, const struct tdm_job *job,
