@@ -15,6 +15,7 @@ struct walk {
         uint64_t *words;
         struct tdm_mask_level *levels; /* [max depth + 1] */
         uint32_t n_visited;
+        unsigned base; /* what the mask may best be kept by */
 };
 
 /* Nodes are looked at quickly, and this many count as a step of the parser. */
@@ -370,11 +371,13 @@ static void walk_plain(struct walk *w, uint32_t state)
         const struct tdm_vocabulary *v = w->vocabulary;
 
         for (unsigned g = 0; g < TDM_GROUPS; g++) {
-                if (tdm_mask_is_open(w->parser, v, state, g))
+                if (tdm_mask_is_open(w->parser, v, state, g)) {
+                        w->base = 1 + g;
                         for (uint32_t i = 0; i < v->n_words; i++)
                                 w->words[i] |= v->groups[g].slice[i];
-                else
+                } else {
                         walk_below(w, &v->groups[g].trie, g, 0, state, ROOM_UNKNOWN);
+                }
         }
 }
 
@@ -406,9 +409,18 @@ static void walk_differing(struct walk *w, const struct tdm_trie *trie, uint32_t
         }
 }
 
+/* The pieces of at most so many plain characters. */
+static void slice_copy(struct walk *w, uint32_t n_chars)
+{
+        const struct tdm_vocabulary *v = w->vocabulary;
+
+        memcpy(w->words, tdm_vocabulary_slice(v, n_chars), v->n_words * sizeof(*w->words));
+        w->base = TDM_GROUPS + TDM_MIN(n_chars, TDM_SLICES + 1);
+}
+
 static void fill_stable(struct walk *w, uint32_t state)
 {
-        memcpy(w->words, tdm_vocabulary_slice(w->vocabulary, UINT32_MAX), w->vocabulary->n_words * sizeof(*w->words));
+        slice_copy(w, UINT32_MAX);
         walk(w, &w->vocabulary->tails, state);
 }
 
@@ -437,7 +449,7 @@ static void fill_room(struct walk *w, uint32_t state, uint32_t room)
         const struct tdm_vocabulary *v = w->vocabulary;
         uint32_t slice = room < v->max_plain_chars ? TDM_MIN(room, TDM_SLICES) : UINT32_MAX;
 
-        memcpy(w->words, tdm_vocabulary_slice(v, slice), v->n_words * sizeof(*w->words));
+        slice_copy(w, slice);
         for (uint32_t i = 0; slice == TDM_SLICES && i < v->n_long_pieces && v->long_pieces[i].n_chars <= room; i++)
                 set_ids(w->words, &v->long_pieces[i].id, 1);
         walk(w, &v->other, state);
@@ -482,9 +494,9 @@ static void fill_elsewhere(struct walk *w, uint32_t state)
 }
 
 int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state,
-                  struct tdm_mask_level *levels, uint64_t *words)
+                  struct tdm_mask_level *levels, uint64_t *words, unsigned *ret_base)
 {
-        struct walk w = { parser, vocabulary, words, levels, 0 };
+        struct walk w = { parser, vocabulary, words, levels, 0, TDM_MASK_BASE_NONE };
         bool stable;
         uint32_t room = plain_room(parser, state, vocabulary->max_plain_chars, &stable);
 
@@ -497,5 +509,6 @@ int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabu
         }
         if (parser->states[state].whole)
                 set_ids(words, vocabulary->ends, vocabulary->n_ends);
+        *ret_base = w.base;
         return parser->arena.failed ? -E2BIG : 0;
 }

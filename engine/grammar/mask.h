@@ -16,9 +16,17 @@ struct tdm_mask_level {
 bool tdm_mask_is_open(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state,
                       unsigned group);
 
-/* levels: room for the deepest trie's depth + 1. words: [vocabulary->n_words]. -E2BIG when the parser ran out of
- * steps or memory; words are garbage then. */
-int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state,
-                  struct tdm_mask_level *levels, uint64_t *words);
+/* What most masks are nearly: no piece at all, or a slice of the vocabulary (of a group, then by length). */
+#define TDM_MASK_BASE_NONE 0u
 
+/* levels: room for the deepest trie's depth + 1. words: [vocabulary->n_words]. -E2BIG when the parser ran out of
+ * steps or memory; words are garbage then. *ret_base: what the mask may best be kept by. */
+int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state,
+                  struct tdm_mask_level *levels, uint64_t *words, unsigned *ret_base);
+/* mask-kept.c: the parser may keep the mask of the state. */
+void tdm_mask_keep(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state, unsigned base,
+                   const uint64_t *words);
+/* False: it has none of this state. */
+bool tdm_mask_recall(const struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state,
+                     uint64_t *words);
 #endif

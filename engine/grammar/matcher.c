@@ -1,7 +1,7 @@
 /* A matcher: a parser, the states behind the last tokens, and the masks that were made. */
 #include "engine/grammar/mask.h"
 
-enum { N_MASKS = 8 };
+enum { N_MASKS = 2 };
 
 struct tdm_matcher {
         struct tdm_grammar *grammar;
@@ -61,6 +61,10 @@ static bool tables_leave(struct tdm_parser *parser, struct tdm_grammar *grammar)
                 return false;
         if (tdm_parser_bytes(parser) + sizeof(*spare) > max)
                 tdm_parser_shrink(parser);
+        if (tdm_parser_bytes(parser) + sizeof(*spare) > max) {
+                tdm_masks_forget(parser);
+                tdm_masks_deinit(&parser->masks);
+        }
         spare = tdm_parser_bytes(parser) + sizeof(*spare) > max ? NULL : malloc(sizeof(*spare));
         if (!spare)
                 return false;
@@ -72,8 +76,11 @@ static bool tables_leave(struct tdm_parser *parser, struct tdm_grammar *grammar)
 /* What states know of another vocabulary's groups does not hold for this one. */
 static void vocabulary_begin(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary)
 {
-        for (uint32_t i = 0; parser->opened_for != vocabulary->number && i < parser->n_states; i++)
+        if (parser->opened_for == vocabulary->number)
+                return;
+        for (uint32_t i = 0; i < parser->n_states; i++)
                 parser->states[i].open = 0;
+        tdm_masks_forget(parser);
         parser->opened_for = vocabulary->number;
 }
 
@@ -192,6 +199,29 @@ static bool is_cut_short(const struct tdm_matcher *m)
                m->parser.arena.steps > m->parser.arena.max_steps;
 }
 
+/* Makes the mask of the present state, within the budget that the parser has. */
+static int mask_make(struct tdm_matcher *m, uint64_t *words)
+{
+        uint32_t state = m->history[m->at];
+        unsigned base;
+        int r = tdm_mask_fill(&m->parser, m->vocabulary, state, m->levels, words, &base);
+
+        if (r == 0)
+                tdm_mask_keep(&m->parser, m->vocabulary, state, base, words);
+        return r;
+}
+
+/* The place where the next mask goes; NULL: there is no memory. */
+static uint64_t *mask_place(struct tdm_matcher *m)
+{
+        uint64_t **words = &m->masks[m->next_mask].words;
+
+        if (!*words)
+                *words = malloc(TDM_MAX(m->vocabulary->n_words, 1u) * sizeof(**words));
+        m->masks[m->next_mask].state = TDM_STATE_DEAD;
+        return *words;
+}
+
 int tdm_matcher_mask(struct tdm_matcher *m, const uint64_t **ret_words)
 {
         uint32_t state = m->history[m->at];
@@ -206,25 +236,23 @@ int tdm_matcher_mask(struct tdm_matcher *m, const uint64_t **ret_words)
                         return 0;
                 }
         }
-        r = matcher_begin(m);
-        if (r < 0)
-                return r;
-        if (!m->masks[m->next_mask].words) {
-                m->masks[m->next_mask].words = malloc(TDM_MAX(m->vocabulary->n_words, 1u) * sizeof(*words));
-                if (!m->masks[m->next_mask].words)
-                        return -ENOMEM;
+        words = mask_place(m);
+        if (!words)
+                return -ENOMEM;
+        if (!tdm_mask_recall(&m->parser, m->vocabulary, state, words)) {
+                r = matcher_begin(m);
+                if (r < 0)
+                        return r;
+                r = mask_make(m, words);
+                if (r < 0 && is_cut_short(m))
+                        return -EAGAIN;
+                if (r < 0 && compact(m) == 0) { /* once more with empty caches */
+                        tdm_parser_begin(&m->parser);
+                        r = mask_make(m, words);
+                }
+                if (r < 0)
+                        return TDM_E_UNSUPPORTED;
         }
-        words = m->masks[m->next_mask].words;
-        m->masks[m->next_mask].state = TDM_STATE_DEAD;
-        r = tdm_mask_fill(&m->parser, m->vocabulary, m->history[m->at], m->levels, words);
-        if (r < 0 && is_cut_short(m))
-                return -EAGAIN;
-        if (r < 0 && compact(m) == 0) { /* once more with empty caches */
-                tdm_parser_begin(&m->parser);
-                r = tdm_mask_fill(&m->parser, m->vocabulary, m->history[m->at], m->levels, words);
-        }
-        if (r < 0)
-                return TDM_E_UNSUPPORTED;
         m->masks[m->next_mask].state = m->history[m->at];
         m->next_mask = (m->next_mask + 1) % N_MASKS;
         *ret_words = words;

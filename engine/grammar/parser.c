@@ -530,6 +530,7 @@ void tdm_parser_deinit(struct tdm_parser *p)
         free(p->seen);
         free(p->seen_stamp);
         tdm_expr_list_deinit(&p->parts);
+        tdm_masks_deinit(&p->masks);
         *p = (struct tdm_parser){ 0 };
 }
 
@@ -541,7 +542,8 @@ size_t tdm_parser_bytes(const struct tdm_parser *p)
                p->pairs.capacity * sizeof(struct tdm_pair) + p->frames_capacity * sizeof(*p->frames) +
                (p->n_state_slots + p->n_frame_slots) * sizeof(uint32_t) +
                (p->work.capacity + p->out.capacity + p->content.capacity) * sizeof(struct tdm_pair) +
-               p->pending_capacity * sizeof(*p->pending) + p->n_seen_slots * (sizeof(*p->seen) + sizeof(uint32_t));
+               p->pending_capacity * sizeof(*p->pending) + p->n_seen_slots * (sizeof(*p->seen) + sizeof(uint32_t)) +
+               tdm_masks_bytes(&p->masks);
 }
 
 static void table_shrink(void *table, uint32_t n, uint32_t *capacity, size_t size)
@@ -564,6 +566,7 @@ void tdm_parser_shrink(struct tdm_parser *p)
         table_shrink(&p->pairs.items, p->pairs.n, &p->pairs.capacity, sizeof(*p->pairs.items));
         table_shrink(&p->frames, p->n_frames, &p->frames_capacity, sizeof(*p->frames));
         table_shrink(&p->arena.items, p->arena.n, &p->arena.capacity, sizeof(*p->arena.items));
+        tdm_masks_shrink(&p->masks);
 }
 
 void tdm_parser_begin(struct tdm_parser *p)

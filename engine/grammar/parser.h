@@ -33,6 +33,20 @@ struct tdm_state {
         uint16_t only;  /* where spread: the byte that alone can follow, or 256 */
         uint16_t run;   /* mask.c: how many bytes of run_set may follow that change nothing but this count */
         uint32_t run_set;
+        uint32_t mask; /* mask-kept.c: 1 + which one is kept for it, or 0 */
+};
+
+/* Masks of states, by the words in which they differ from a base. */
+struct tdm_kept_masks {
+        struct tdm_kept_mask {
+                uint32_t state;
+                uint32_t base;  /* TDM_MASK_BASE_NONE or what tdm_mask_fill() says */
+                uint32_t at, n; /* of places and words */
+        } * items;
+        uint32_t n, capacity;
+        uint16_t *places; /* [n_words] */
+        uint64_t *words;  /* [n_words] */
+        uint32_t n_words, words_capacity;
 };
 
 struct tdm_frame {
@@ -61,7 +75,8 @@ struct tdm_parser {
         struct tdm_expr_list parts;
         bool whole;
         uint32_t start;
-        uint64_t opened_for; /* the vocabulary that states' `open` is about */
+        struct tdm_kept_masks masks;
+        uint64_t opened_for; /* the vocabulary that states' `open` and the masks are about */
         uint64_t max_steps;  /* of one operation, where that is less than the grammar allows */
 };
 
@@ -93,6 +108,13 @@ bool tdm_literal_begin(const struct tdm_parser *parser, uint32_t state, struct t
 bool tdm_literal_next(const struct tdm_parser *parser, struct tdm_literal *literal);
 /* The state there. */
 uint32_t tdm_literal_state(struct tdm_parser *parser, const struct tdm_literal *literal);
+
+/* mask-kept.c. */
+void tdm_masks_deinit(struct tdm_kept_masks *masks);
+size_t tdm_masks_bytes(const struct tdm_kept_masks *masks);
+void tdm_masks_shrink(struct tdm_kept_masks *masks);
+/* Forgets all, and keeps the memory. */
+void tdm_masks_forget(struct tdm_parser *parser);
 
 /* Before the first step from a state: settles which bytes are dead, and links those that it does not tell apart. */
 void tdm_parser_spread(struct tdm_parser *parser, uint32_t state);
