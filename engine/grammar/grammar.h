@@ -94,6 +94,9 @@ void tdm_matcher_reset(struct tdm_matcher *matcher);
  * What needs more returns -EAGAIN, and nothing has changed but the caches: to go on later costs what is left of the
  * work. */
 void tdm_matcher_set_max_steps(struct tdm_matcher *matcher, uint64_t max_steps);
+/* Makes masks of texts that may follow, in at most so many steps, where the tables know none. They change what a later
+ * mask costs, and nothing of what it allows. */
+int tdm_matcher_look_ahead(struct tdm_matcher *matcher, uint64_t max_steps);
 /* Gives memory back: the caches are emptied. */
 int tdm_matcher_trim(struct tdm_matcher *matcher);
 /* The mask of the tokens allowed next: n_words words, valid until the next call on this matcher. TDM_E_UNSUPPORTED: it

@@ -155,3 +155,19 @@ bool tdm_mask_recall(const struct tdm_parser *p, const struct tdm_vocabulary *v,
                 words[m->places[i]] = m->words[i];
         return true;
 }
+
+uint32_t tdm_mask_n_differing(const struct tdm_parser *p, uint32_t state)
+{
+        return p->states[state].mask == 0 ? 0 : p->masks.items[p->states[state].mask - 1].n;
+}
+
+uint64_t tdm_mask_differing(const struct tdm_parser *p, const struct tdm_vocabulary *v, uint32_t state, uint32_t i,
+                            uint32_t *ret_place)
+{
+        const struct tdm_kept_mask *mask = &p->masks.items[p->states[state].mask - 1];
+        const uint64_t *base = base_words(v, mask->base);
+        uint32_t place = p->masks.places[mask->at + i];
+
+        *ret_place = place;
+        return p->masks.words[mask->at + i] & ~(base ? base[place] : 0);
+}

@@ -278,6 +278,79 @@ static uint32_t state_behind(struct tdm_parser *p, uint32_t state, const uint8_t
         return state;
 }
 
+/* ---- masks ahead ---- */
+
+/* How many masks, how many tokens that a mask allows are followed, and how many of them begin with one byte. Tokens of
+ * small numbers are looked at first: where pieces were merged they are the frequent ones. */
+enum { AHEAD_MASKS = 24, AHEAD_TOKENS = 64, AHEAD_PER_BYTE = 4 };
+
+struct ahead {
+        uint32_t states[AHEAD_MASKS];
+        uint32_t n;
+};
+
+static void ahead_add(struct ahead *a, uint32_t state)
+{
+        for (uint32_t i = 0; i < a->n; i++)
+                if (a->states[i] == state)
+                        return;
+        if (state != TDM_STATE_DEAD && a->n < AHEAD_MASKS)
+                a->states[a->n++] = state;
+}
+
+/* The states behind some of the tokens that the state's mask allows. */
+static void ahead_follow(struct tdm_matcher *m, struct ahead *a, uint32_t state)
+{
+        const struct tdm_vocabulary *v = m->vocabulary;
+        uint8_t n_of[256] = { 0 };
+        uint32_t n = 0, place;
+
+        ahead_add(a, tdm_parser_step(&m->parser, state, 'a'));
+        for (uint32_t i = 0; i < tdm_mask_n_differing(&m->parser, state); i++) {
+                for (uint64_t left = tdm_mask_differing(&m->parser, v, state, i, &place); left; left &= left - 1) {
+                        uint32_t id = place * 64 + (uint32_t)__builtin_ctzll(left);
+                        const uint8_t *piece = (const uint8_t *)v->bytes + v->piece_at[id];
+
+                        if (n == AHEAD_TOKENS || a->n == AHEAD_MASKS || m->parser.arena.failed)
+                                return;
+                        if (v->piece_at[id] == v->piece_at[id + 1] || n_of[*piece] == AHEAD_PER_BYTE)
+                                continue;
+                        n_of[*piece]++;
+                        n++;
+                        ahead_add(a, state_behind(&m->parser, state, piece, v->piece_at[id + 1] - v->piece_at[id]));
+                }
+        }
+}
+
+int tdm_matcher_look_ahead(struct tdm_matcher *m, uint64_t max_steps)
+{
+        struct tdm_parser *p = &m->parser;
+        struct ahead a = { { m->history[m->at] }, 1 };
+        uint64_t taken = 0;
+        uint64_t *words;
+        unsigned base;
+
+        if (!m->vocabulary || p->masks.n > 1)
+                return 0;
+        words = mask_place(m);
+        if (!words)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < a.n && taken < max_steps && !tdm_parser_is_full(p); i++) {
+                tdm_parser_begin(p);
+                p->arena.max_steps = TDM_MIN(p->arena.max_steps, max_steps - taken);
+                if (p->states[a.states[i]].mask == 0) {
+                        if (tdm_mask_fill(p, m->vocabulary, a.states[i], m->levels, words, &base) < 0)
+                                break;
+                        tdm_mask_keep(p, m->vocabulary, a.states[i], base, words);
+                }
+                ahead_follow(m, &a, a.states[i]);
+                taken += p->arena.steps;
+        }
+        return 0;
+}
+
+/* ---- accepting ---- */
+
 static void matcher_add_state(struct tdm_matcher *m, uint32_t state)
 {
         m->at = (m->at + 1) % TDM_ARRAY_SIZE(m->history);

@@ -330,6 +330,8 @@ static bool follow(struct tdm_grammar *g, unsigned set, struct tdm_vocabulary *v
 
         if (tdm_matcher_new(&m, g, v) != 0 || tdm_matcher_new(&other, g, v) != 0)
                 return false;
+        if (rnd(2) && tdm_matcher_look_ahead(m, 1 + rnd(20000)) != 0)
+                return false;
         while (n < N_TOKENS) {
                 uint32_t id = rnd(N_VOCAB - 1), tries = 0;
 
