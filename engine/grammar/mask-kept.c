@@ -18,7 +18,7 @@ static const uint64_t *base_words(const struct tdm_vocabulary *v, unsigned base)
                 return NULL;
         if (base <= TDM_GROUPS)
                 return v->groups[base - 1].slice;
-        return v->slices + (size_t)(base - TDM_GROUPS - 1) * v->n_words;
+        return tdm_vocabulary_slice(v, base - TDM_GROUPS);
 }
 
 void tdm_masks_forget(struct tdm_parser *p)

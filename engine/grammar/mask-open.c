@@ -100,7 +100,8 @@ static bool byte_set_covers(const struct tdm_byte_set *set, const struct tdm_byt
         return true;
 }
 
-enum { OPEN_BY_COUNT = 1 << 15 }; /* bits of state.open: the groups; who were looked for; and this */
+/* Bits of state.open: the groups; who were looked for; and this. */
+#define OPEN_BY_COUNT (1u << 31)
 #define LOOKED_FOR(group) (1u << (TDM_GROUPS + (group)))
 
 /* Marks the group where its characters lead to few states and none is dead; then it is open to all of them. */
@@ -110,7 +111,7 @@ static void open_by_reach(struct tdm_parser *p, const struct tdm_vocabulary *v, 
         struct tdm_byte_set first = { 0 };
         struct reach r;
 
-        p->states[state].open |= (uint16_t)LOOKED_FOR(g);
+        p->states[state].open |= LOOKED_FOR(g);
         tdm_parser_first(p, state, &first);
         if (!byte_set_covers(&first, &group->bytes))
                 return;
@@ -121,12 +122,12 @@ static void open_by_reach(struct tdm_parser *p, const struct tdm_vocabulary *v, 
         for (unsigned i = 0; i < r.n && r.closed; i++)
                 reach_from(&r, r.items[i].state, r.items[i].place, group);
         if (p->arena.failed) { /* another time */
-                p->states[state].open &= (uint16_t)~LOOKED_FOR(g);
+                p->states[state].open &= ~LOOKED_FOR(g);
                 return;
         }
         for (unsigned i = 0; i < r.n && r.closed; i++)
                 if (r.items[i].place == PLACE_START)
-                        p->states[r.items[i].state].open |= (uint16_t)(1u << g);
+                        p->states[r.items[i].state].open |= 1u << g;
 }
 
 /* The single bytes that are a text of e, and whether each wide character is one. */
@@ -157,7 +158,7 @@ static void chars_taken(struct tdm_parser *p, uint32_t e, struct tdm_byte_set *b
 static void open_by_count(struct tdm_parser *p, const struct tdm_vocabulary *v, uint32_t state)
 {
         struct tdm_state s = p->states[state];
-        uint16_t open = OPEN_BY_COUNT;
+        uint32_t open = OPEN_BY_COUNT;
 
         for (uint32_t i = 0; i < s.n && i < 16; i++) {
                 struct tdm_expr x = *tdm_expr_get(&p->arena, p->pairs.items[s.at + i].e);
@@ -173,7 +174,7 @@ static void open_by_count(struct tdm_parser *p, const struct tdm_vocabulary *v, 
                         const struct tdm_group *group = &v->groups[g];
 
                         if (x.c >= group->max_chars && (wide || !group->wide) && byte_set_covers(&bytes, &group->bytes))
-                                open |= (uint16_t)(1u << g);
+                                open |= 1u << g;
                 }
         }
         p->states[state].open |= open;

@@ -409,18 +409,17 @@ static void walk_differing(struct walk *w, const struct tdm_trie *trie, uint32_t
         }
 }
 
-/* The pieces of at most so many plain characters. */
-static void slice_copy(struct walk *w, uint32_t n_chars)
+static void slice_copy(struct walk *w, uint32_t slice)
 {
         const struct tdm_vocabulary *v = w->vocabulary;
 
-        memcpy(w->words, tdm_vocabulary_slice(v, n_chars), v->n_words * sizeof(*w->words));
-        w->base = TDM_GROUPS + TDM_MIN(n_chars, TDM_SLICES + 1);
+        memcpy(w->words, tdm_vocabulary_slice(v, slice), v->n_words * sizeof(*w->words));
+        w->base = TDM_GROUPS + slice;
 }
 
 static void fill_stable(struct walk *w, uint32_t state)
 {
-        slice_copy(w, UINT32_MAX);
+        slice_copy(w, TDM_SLICE_STRING);
         walk(w, &w->vocabulary->tails, state);
 }
 
@@ -447,7 +446,7 @@ static uint32_t string_behind(struct walk *w, uint32_t state)
 static void fill_room(struct walk *w, uint32_t state, uint32_t room)
 {
         const struct tdm_vocabulary *v = w->vocabulary;
-        uint32_t slice = room < v->max_plain_chars ? TDM_MIN(room, TDM_SLICES) : UINT32_MAX;
+        uint32_t slice = room < v->max_plain_chars ? TDM_MIN(room, TDM_SLICES) : TDM_SLICE_PLAIN;
 
         slice_copy(w, slice);
         for (uint32_t i = 0; slice == TDM_SLICES && i < v->n_long_pieces && v->long_pieces[i].n_chars <= room; i++)

@@ -29,7 +29,7 @@ struct tdm_state {
         uint32_t at, n; /* of parser->pairs, sorted */
         bool whole;     /* the text may end here */
         bool spread;    /* parser-spread.c has linked its steps */
-        uint16_t open;  /* mask-open.c: for which groups of pieces it is open, and what is known of that */
+        uint32_t open;  /* mask-open.c: for which groups of pieces it is open, and what is known of that */
         uint16_t only;  /* where spread: the byte that alone can follow, or 256 */
         uint16_t run;   /* mask.c: how many bytes of run_set may follow that change nothing but this count */
         uint32_t run_set;

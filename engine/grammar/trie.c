@@ -181,9 +181,9 @@ static const struct {
         const char *bytes; /* pairs: from, to */
         bool wide;
 } groups[TDM_GROUPS] = {
-        { "az", false },           { "azAZ", false },   { "azAZ09", false },
-        { "azAZ09__--..", false }, { "azAZ  ", false }, /* words with the space in front of them */
-        { " !#[]~", false },       { " !#[]~", true },
+        { "09", false },     { "az", false },           { "azAZ", false },
+        { "azAZ09", false }, { "azAZ09__--..", false }, { "azAZ  ", false }, /* words with the space in front of them */
+        { " !#[]~", false }, { " !#[]~", true },
 };
 
 static bool is_in_group(const char *data, uint32_t size, const struct tdm_group *group)
@@ -290,20 +290,25 @@ static int long_piece_compare(const void *a, const void *b)
         return x->id < y->id ? -1 : x->id > y->id;
 }
 
+static void slice_add(struct tdm_vocabulary *v, uint32_t slice, uint32_t id)
+{
+        tdm_vocabulary_slice(v, slice)[id / 64] |= UINT64_C(1) << id % 64;
+}
+
 /* The slices, and the plain pieces that are longer. */
 static int fill_slices(struct tdm_vocabulary *v, const struct entry *plain, uint32_t n)
 {
         uint32_t chars, n_long = 0;
 
-        v->slices = calloc((size_t)(TDM_SLICES + 1) * TDM_MAX(v->n_words, 1u), sizeof(*v->slices));
+        v->slices = calloc((size_t)TDM_SLICE_STRING * TDM_MAX(v->n_words, 1u), sizeof(*v->slices));
         if (!v->slices)
                 return -ENOMEM;
         for (uint32_t i = 0; i < n; i++) {
                 (void)plain_bytes(plain[i].data, plain[i].size, &chars);
                 n_long += chars > TDM_SLICES;
                 v->max_plain_chars = TDM_MAX(v->max_plain_chars, chars);
-                for (uint32_t k = TDM_MIN(chars, TDM_SLICES + 1); k <= TDM_SLICES + 1; k++)
-                        v->slices[(size_t)(k - 1) * v->n_words + plain[i].id / 64] |= UINT64_C(1) << plain[i].id % 64;
+                for (uint32_t k = TDM_MIN(chars, TDM_SLICE_PLAIN); k <= TDM_SLICE_STRING; k++)
+                        slice_add(v, k, plain[i].id);
         }
         v->long_pieces = malloc(((size_t)n_long + 1) * sizeof(*v->long_pieces));
         if (!v->long_pieces)
@@ -327,11 +332,31 @@ static void fill_starts(struct tdm_vocabulary *v)
         }
 }
 
+/* entries is overwritten. */
+static int fill_tails(struct tdm_vocabulary *v, struct entry *entries, uint32_t n)
+{
+        uint32_t n_tails = 0, chars;
+
+        for (uint32_t i = 0; i < n; i++) {
+                struct entry e = entries[i];
+                uint32_t skip = (uint32_t)plain_bytes(e.data, e.size, &chars);
+
+                v->max_plain_chars = TDM_MAX(v->max_plain_chars, chars); /* its tail is walked behind them */
+                e.data += skip;
+                e.size -= skip;
+                if (tdm_utf8_length((const uint8_t *)e.data, e.size) < 0)
+                        slice_add(v, TDM_SLICE_STRING, e.id);
+                else
+                        entries[n_tails++] = e;
+        }
+        return trie_build(v, &v->tails, entries, n_tails);
+}
+
 static int vocabulary_fill(struct tdm_vocabulary *v)
 {
         _cleanup_(freep) struct entry *plain = malloc(((size_t)v->n_vocab + 1) * sizeof(*plain));
         _cleanup_(freep) struct entry *other = malloc(((size_t)v->n_vocab + 1) * sizeof(*other));
-        uint32_t n_plain = 0, n_other = 0, chars;
+        uint32_t n_plain = 0, n_other = 0;
         int r;
 
         v->n_words = (v->n_vocab + 63) / 64;
@@ -342,7 +367,7 @@ static int vocabulary_fill(struct tdm_vocabulary *v)
 
                 if (e.size == 0)
                         continue;
-                if (plain_bytes(e.data, e.size, &chars) < e.size)
+                if (plain_bytes(e.data, e.size, &(uint32_t){ 0 }) < e.size)
                         other[n_other++] = e;
                 else
                         plain[n_plain++] = e;
@@ -355,15 +380,8 @@ static int vocabulary_fill(struct tdm_vocabulary *v)
                 r = trie_build(v, &v->other, other, n_other);
         if (r == 0)
                 fill_starts(v);
-        for (uint32_t i = 0; i < n_other; i++) {
-                uint32_t skip = (uint32_t)plain_bytes(other[i].data, other[i].size, &chars);
-
-                v->max_plain_chars = TDM_MAX(v->max_plain_chars, chars); /* its tail is walked behind them */
-                other[i].data += skip;
-                other[i].size -= skip;
-        }
         v->max_depth = TDM_MAX(v->max_depth, v->other.max_depth);
-        return r < 0 ? r : trie_build(v, &v->tails, other, n_other);
+        return r < 0 ? r : fill_tails(v, other, n_other);
 }
 
 int tdm_vocabulary_new(struct tdm_vocabulary **ret, uint32_t n_vocab,
@@ -430,6 +448,6 @@ size_t tdm_vocabulary_bytes(const struct tdm_vocabulary *v)
         for (unsigned g = 0; g < TDM_GROUPS; g++)
                 n += trie_bytes(&v->groups[g].trie) + v->n_words * sizeof(uint64_t);
         n += ((size_t)v->n_long_pieces + 1) * sizeof(*v->long_pieces);
-        return n + (size_t)(TDM_SLICES + 1) * v->n_words * sizeof(*v->slices) +
+        return n + (size_t)TDM_SLICE_STRING * v->n_words * sizeof(*v->slices) +
                2 * ((size_t)v->n_vocab + 1) * sizeof(uint32_t) + v->piece_at[v->n_vocab];
 }

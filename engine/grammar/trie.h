@@ -6,7 +6,8 @@
  * quote, backslash or control character), and the others. Plain pieces form groups by the characters that they
  * consist of (letters, letters and digits, …); where a state may be followed by any characters of a group, the
  * group's slice is allowed without a look at its pieces. The others are also kept by their *tail*, what follows
- * their leading plain characters: many pieces share one, and inside a string only the tail decides. */
+ * their leading plain characters: many pieces share one, and inside a string only the tail decides. Where that is the
+ * beginning of a character the piece may stand in any string, and is in a slice instead. */
 #ifndef TDM_ENGINE_GRAMMAR_TRIE_H
 #define TDM_ENGINE_GRAMMAR_TRIE_H
 
@@ -33,7 +34,7 @@ struct tdm_trie {
         uint16_t max_depth;
 };
 
-#define TDM_GROUPS 7u
+#define TDM_GROUPS 8u
 
 struct tdm_group {
         struct tdm_trie trie;
@@ -55,8 +56,9 @@ struct tdm_vocabulary {
         uint32_t starts[256][TDM_GROUPS + 1]; /* the first byte's node in the groups' tries and in `other`, or 0 */
         uint16_t max_depth;                   /* of all tries */
         size_t n_nodes;                       /* likewise */
-        uint64_t *
-                slices; /* [TDM_SLICES + 1][n_words]: plain pieces of at most 1, 2, … characters; at last all of them */
+        /* [TDM_SLICES + 2][n_words]: plain pieces of at most 1, 2, … characters; all of them; at last those too that
+         * end within a character behind plain ones. */
+        uint64_t *slices;
         /* Longer ones, by their characters. */
         struct tdm_long_piece {
                 uint32_t id, n_chars;
@@ -68,9 +70,13 @@ struct tdm_vocabulary {
         char *bytes;
 };
 
-static inline const uint64_t *tdm_vocabulary_slice(const struct tdm_vocabulary *v, uint32_t n_chars)
+/* The slices that hold more than those of so many characters. */
+#define TDM_SLICE_PLAIN (TDM_SLICES + 1)
+#define TDM_SLICE_STRING (TDM_SLICES + 2)
+
+static inline uint64_t *tdm_vocabulary_slice(const struct tdm_vocabulary *v, uint32_t slice)
 {
-        return v->slices + (size_t)(TDM_MIN(n_chars, TDM_SLICES + 1) - 1) * v->n_words;
+        return v->slices + (size_t)(slice - 1) * v->n_words;
 }
 
 #endif
