@@ -9,6 +9,8 @@
 #define SIZE_C(n) ((size_t)(n))
 /* A step of a grammar takes some nanoseconds. */
 #define QUICK_STEPS 30000u
+/* For the masks that are made ahead, on the thread that compiles. */
+#define AHEAD_STEPS 100000u
 /* For tokens that are taken one after the other: thousands, where a job came with them. On a thread; on the loop. */
 #define CATCH_UP_NS (20 * TDM_NSEC_PER_MSEC)
 #define QUICK_CATCH_UP_NS (2 * TDM_NSEC_PER_MSEC)
@@ -420,6 +422,9 @@ int tdm_constraint_compile(struct tdm_constraint *c, const struct tdm_chat *chat
         r = begin_thought(c, chat, tokenizer, err);
         if (r != 0)
                 return r;
+        r = tdm_matcher_look_ahead(c->matcher, AHEAD_STEPS);
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot hold the grammar: %s", strerror(-r));
         r = tdm_constraint_mask(c, NULL, 0, TDM_CONSTRAINT_FULL, &words, err);
         return r == -ENODATA ? 0 : r; /* told when a token is due */
 }

@@ -6,14 +6,15 @@
  * text. From standard input, a line each: {"schema": …, "texts": [[id, …], …]}. Answers a line each: {"compile": ns,
  * "texts": [{"accepted": bool, "masks": [ns, …], "accepts": [ns, …]}, …]}, or {"refused": why}. A text is accepted if
  * each mask allows the next id and the last one an end. Times are processor time of the thread. Each text has a fresh
- * matcher; the second text of a schema and later ones find the tables that the one before left, as jobs of one user
- * do. */
+ * matcher. It finds the tables that the text before left, as jobs of one user do, and the first one those of the masks
+ * that were made ahead, which count as compiling. */
 #include <inttypes.h>
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/json.h"
 
 #define IS_END (UINT32_C(1) << 31)
 #define KEPT_BYTES ((size_t)256 << 10) /* as the daemon has it */
+#define AHEAD_STEPS 100000u            /* likewise */
 
 struct piece {
         uint32_t size; /* with IS_END */
@@ -120,10 +121,28 @@ static void text_run(struct tdm_grammar *g, struct tdm_vocabulary *v, const stru
         free(masks);
 }
 
-static void line_run(struct tdm_vocabulary *v, const char *line, size_t size)
+/* As the daemon does it on a thread. */
+static int schema_compile(struct tdm_grammar **ret, const struct tdm_json_buffer *schema, struct tdm_vocabulary *v,
+                          struct tdm_error *err)
 {
         _cleanup_(tdm_grammar_unrefp) struct tdm_grammar *g = NULL;
         _cleanup_(tdm_matcher_destroyp) struct tdm_matcher *m = NULL;
+        int r = tdm_grammar_new_schema(&g, schema->data, schema->size, 0, NULL, err);
+
+        if (r == 0)
+                r = tdm_matcher_new(&m, g, v);
+        if (r == 0)
+                r = tdm_matcher_look_ahead(m, AHEAD_STEPS);
+        if (r != 0)
+                return r;
+        tdm_grammar_keep_tables(g, KEPT_BYTES);
+        *ret = steal_ptr(&g);
+        return 0;
+}
+
+static void line_run(struct tdm_vocabulary *v, const char *line, size_t size)
+{
+        _cleanup_(tdm_grammar_unrefp) struct tdm_grammar *g = NULL;
         struct tdm_json json;
         struct tdm_json_buffer schema = { 0 }, why = { 0 };
         struct tdm_error err = { 0 };
@@ -134,12 +153,11 @@ static void line_run(struct tdm_vocabulary *v, const char *line, size_t size)
                 abort();
         tdm_json_print(&json, tdm_json_member(&json, 0, "schema"), &schema);
         start = cpu_ns();
-        if (tdm_grammar_new_schema(&g, schema.data, schema.size, 0, NULL, &err) || tdm_matcher_new(&m, g, v)) {
+        if (schema_compile(&g, &schema, v, &err)) {
                 tdm_json_write_string(&why, err.message, strlen(err.message));
                 printf("{\"refused\":%.*s}\n", (int)why.size, why.data);
         } else {
                 printf("{\"compile\":%" PRIu64 ",\"texts\":[", cpu_ns() - start);
-                tdm_grammar_keep_tables(g, KEPT_BYTES);
                 texts = tdm_json_member(&json, 0, "texts");
                 for (uint32_t at = tdm_json_get(&json, texts)->first; at != TDM_JSON_NONE;
                      at = tdm_json_get(&json, at)->next) {
