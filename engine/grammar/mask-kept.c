@@ -1,8 +1,8 @@
 /* Masks of states, kept with a parser's tables.
  *
  * A mask is some 16 KiB, and most are nearly those of a slice of the vocabulary, or nearly empty. So one is kept as the
- * words in which it differs from such a base: a few hundred bytes to a few KiB. What differs too much is not kept. Where
- * the room is used up all are forgotten, which costs time alone. */
+ * words in which it differs from such a base: a few hundred bytes to a few KiB. Where the room is used
+ * up all are forgotten, which costs time alone. */
 #include "engine/grammar/mask.h"
 
 enum {

@@ -29,7 +29,7 @@ void tdm_mask_keep(struct tdm_parser *parser, const struct tdm_vocabulary *vocab
 /* False: it has none of this state. */
 bool tdm_mask_recall(const struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state,
                      uint64_t *words);
-/* The words of a kept mask that differ from its base, and the tokens that they have beyond it. 0 where there is none. */
+/* How many words of a kept mask differ from its base, 0 where none is kept, and the tokens that they have beyond it. */
 uint32_t tdm_mask_n_differing(const struct tdm_parser *parser, uint32_t state);
 uint64_t tdm_mask_differing(const struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state,
                             uint32_t i, uint32_t *ret_place);
