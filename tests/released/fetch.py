@@ -173,7 +173,8 @@ def run(command, where, log=None, shown=False):
     why = UNREACHABLE.search(said)  # the first one: what follows are its consequences
     if why:
         raise Unreachable(f"{command[-1]}: {why[0][:300]}")
-    raise Refused(f"{command[-1]}: {(said.strip().splitlines() or ['no output'])[-1][:300]}")
+    lines = (r.stdout or said).strip().splitlines() or ["no output"]
+    raise Refused(f"{command[-1]}: {([line for line in lines if 'ERROR' in line] or lines)[-1][:300]}")
 
 
 def pip():

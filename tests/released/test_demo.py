@@ -104,9 +104,10 @@ class Stage:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "TANDEM_", "XDG_")) and k != "CI"}
         self.env.update(HOME=self.home, PATH=programs + ":" + os.environ["PATH"], PIP_CONFIG_FILE=os.devnull,
-                        PIP_INDEX_URL="%s://127.0.0.1:%d/simple" % ("http" if trusted else "https",
-                                                                    self.server.server_address[1]),
-                        no_proxy="127.0.0.1", TANDEM_THREADS="1")
+                        # Some versions of pip stop at an address that is no name, before they see a certificate.
+                        PIP_INDEX_URL="%s:%d/simple" % ("http://127.0.0.1" if trusted else "https://localhost",
+                                                        self.server.server_address[1]),
+                        no_proxy="127.0.0.1,localhost", TANDEM_THREADS="1")
 
     def write_table(self):
         with open(os.path.join(self.tree, "tests", "released", "models.json"), "w", encoding="utf-8") as f:

@@ -205,15 +205,24 @@ def damaged_archives():
 
 @test
 def odd_name_of_the_cache():
-    """A folder of a package whose path has brackets; a package client that does nothing but write is one."""
+    """A folder of a package whose path has brackets; a package client that does nothing but write is one. Of one that
+    fails, the error that it prints is told, not the end of its log."""
     with registry({}, {"files": {}}, prefix="tandem-test-[a]*?-"), tempfile.TemporaryDirectory() as there:
         client = os.path.join(there, "client.py")
         with open(client, "w") as f:
             f.write("import sys\nwith open(sys.argv[sys.argv.index('-d') + 1] + '/a.whl', 'wb') as out:\n"
                     "    out.write(bytes(50000))\n")
+        failing = os.path.join(there, "failing.py")
+        with open(failing, "w") as f:
+            f.write("import sys\nwith open(sys.argv[sys.argv.index('--log') + 1], 'w') as log:\n"
+                    "    log.write('ERROR: what was wrong\\nremoved a folder\\n')\n"
+                    "print('ERROR: what was wrong')\nsys.exit(1)\n")
         saved = fetch.pip
-        fetch.pip = lambda: [sys.executable, client]
         try:
+            fetch.pip = lambda: [sys.executable, failing]
+            with fetch.work_folder() as work:
+                refused(lambda: REAL_PACKAGE("pypi:a==1", work), "a==1", "ERROR: what was wrong")
+            fetch.pip = lambda: [sys.executable, client]
             with fetch.work_folder() as work:
                 equal(len(contents(REAL_PACKAGE("pypi:a==1", work))), 50000, "what came")
             with limits(PACKAGE_BYTES=40000), fetch.work_folder() as work:  # and it may not write any amount
