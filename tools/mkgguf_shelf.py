@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Write a random-weight GGUF of a Granite, Gemma 2, Command R, Ministral, Phi, GLM, OLMo, EXAONE, Hunyuan or Seed
-shape, for parity checks.
+"""Write a random-weight GGUF of a Granite, Gemma 2, Command R, Ministral, Phi, GLM, OLMo, EXAONE, Hunyuan, Seed or Qwen2
+shape with experts, for parity checks.
 
 usage: mkgguf_shelf.py OUT --arch ARCH --size SIZE [--type T] [--seed N] [--key NAME=TYPE:VALUE]
 --key puts in another key, or another value of a key: for files that are refused, or must mean the same.
@@ -31,6 +31,8 @@ SIZES = {
                        "logits": 8.0, "tied": False},
     ("granitemoe", "noshare"): {"embedding": 6.0, "residual": 0.3, "attention": 0.03125, "logits": 4.0,
                                 "experts": (8, 2), "ff": 96, "tied": False},
+    ("granitemoe", "dev"): {"embedding": 12.0, "residual": 0.22, "attention": 0.03125, "logits": 4.0,
+                            "experts": (32, 4), "ff": 96, "shared": 128, "tied": False},
     ("phi3", "dev"): {"head": 96, "d": 384, "heads": 4},
     ("phi3", "win"): {"head": 64, "heads": 4, "kv": 4, "window": 32},
     ("phi3", "long"): {"head": 64, "heads": 4, "turned": 48, "original": 32},
@@ -53,6 +55,9 @@ SIZES = {
     ("olmo2", "olmo3"): {"base": 5e5, "layers": 5, "tied": False, "window": 32, "yarn": (8.0, 64)},
     ("olmo2", "k"): {**K, "kv": 4, "tied": False},
     ("olmoe", "dev"): {"kv": 8, "experts": (64, 8), "ff": 64, "tied": False},
+    ("qwen2moe", "dev"): {"experts": (60, 4), "ff": 512, "expert": 64, "shared": 256, "tied": False, "base": 1e6},
+    ("qwen2moe", "k"): {"layers": 2, "heads": 4, "kv": 4, "head": 64, "experts": (16, 4), "ff": 512, "expert": 256,
+                        "shared": 512, "tied": False},
     ("mistral3", "dev"): {"head": 64, "heads": 6, "base": 1e6, "context": 1024, "yarn": (16.0, 64), "multiplier": 1.0,
                           "growth": 0.1, "tied": False},
     ("mistral3", "yarn"): {"base": 1e6, "context": 1024, "yarn": (4.0, 32), "growth": 0.4},
@@ -111,6 +116,9 @@ def metadata(arch, c, name):
         meta.append(key("rope.scaling.attn_factor", "f32", float(np.sqrt(1 + np.log(longer) / np.log(c["original"])))))
     if "experts" in c:
         meta += [key("expert_count", "u32", c["experts"][0]), key("expert_used_count", "u32", c["experts"][1])]
+    for what, name in (("expert", "expert_feed_forward_length"), ("shared", "expert_shared_feed_forward_length")):
+        if what in c:
+            meta.append(key(name, "u32", c[what]))
     return meta + letters_vocabulary(N_VOCAB)
 
 
@@ -152,7 +160,7 @@ def attention_tensors(arch, c, b, kind):
     else:
         for n, rows, s in (("q", q, sharp), ("k", k, sharp), ("v", k, 1.0)):
             out.append((b + f"attn_{n}.weight", (rows, d), kind, s * std))
-            if arch == "seed_oss" or (arch == "glm4" and c.get("biases", True)):
+            if arch in ("seed_oss", "qwen2moe") or (arch == "glm4" and c.get("biases", True)):
                 out.append((b + f"attn_{n}.bias", (rows,), "f32", ("bias", 0.3 if n == "v" else 1.0)))
     out.append((b + "attn_output.weight", (d, q), kind, q ** -0.5 * (1.5 if arch.startswith("granite") else 1.0)))
     if arch in WIDE:
@@ -174,11 +182,18 @@ def ffn_tensors(arch, c, b, kind):
         out.append((b + ("post_attention_norm" if arch == "seed_oss" else "ffn_norm") + ".weight", (d,), "f32",
                     ("gain", 1.0)))
     if "experts" in c:
-        n = c["experts"][0]
-        return out + [(b + "ffn_gate_inp.weight", (n, d), "f32", 2 * std),
-                      (b + "ffn_gate_exps.weight", (n, ff, d), kind, 1.5 * std),
-                      (b + "ffn_up_exps.weight", (n, ff, d), kind, std),
-                      (b + "ffn_down_exps.weight", (n, d, ff), kind, ff ** -0.5)]
+        n, ff, shared = c["experts"][0], c.get("expert", ff), c.get("shared")
+        out += [(b + "ffn_gate_inp.weight", (n, d), "f32", 2 * std),
+                (b + "ffn_gate_exps.weight", (n, ff, d), kind, 1.5 * std),
+                (b + "ffn_up_exps.weight", (n, ff, d), kind, std),
+                (b + "ffn_down_exps.weight", (n, d, ff), kind, ff ** -0.5)]
+        if shared:
+            out += [(b + "ffn_gate_shexp.weight", (shared, d), kind, 1.5 * std),
+                    (b + "ffn_up_shexp.weight", (shared, d), kind, std),
+                    (b + "ffn_down_shexp.weight", (d, shared), kind, shared ** -0.5)]
+        if arch == "qwen2moe":
+            out.append((b + "ffn_gate_inp_shexp.weight", (d,), "f32", ("bias", 1.5 * std)))
+        return out
     if arch in FUSED:
         out.append((b + "ffn_up.weight", (2 * ff, d), kind, 1.3 * std))
     else:

@@ -11,6 +11,7 @@ struct delta_job {
         const struct tdm_step *step;
         const struct tdm_host_layer *l;
         uint32_t layer, taps, width, size, k_heads, v_heads, v_stride;
+        bool in_groups;             /* as the recipe says */
         uint32_t first_row, n_rows; /* of the tile, in the step */
         uint32_t first_seq;
 };
@@ -207,7 +208,7 @@ static void recur_rows(const struct delta_job *job, uint32_t h, const float *fro
 {
         const struct tdm_host_delta *d = &job->model->mixers.delta;
         const float *c = d->conv + (size_t)begin * job->width;
-        const uint32_t k_head = h % job->k_heads;
+        const uint32_t k_head = job->in_groups ? h / (job->v_heads / job->k_heads) : h % job->k_heads;
         const struct tdm_delta_rows rows = { .from = from,
                                              .to = to,
                                              .q = c + (size_t)k_head * job->size,
@@ -298,6 +299,7 @@ void tdm_host_delta(struct tdm_host_model *model, const struct tdm_step *step, u
                                  .size = r->delta_size,
                                  .k_heads = r->delta_k_heads,
                                  .v_heads = r->delta_v_heads,
+                                 .in_groups = r->delta_in_groups,
                                  .v_stride = model->mixers.delta.v_stride,
                                  .first_row = first,
                                  .n_rows = n,

@@ -12,6 +12,7 @@
 #include <math.h>
 
 #include "engine/host/delta.h"
+#include "engine/host/shared.h"
 #include "engine/host/short-conv.h"
 #include "engine/host/streams.h"
 
@@ -502,15 +503,18 @@ static void run_dense(struct pass *pass)
                    (struct tdm_matmul_out[]){ out(&l->down, model->y, model->hp.d_model) }, 1);
 }
 
-/* The router's numbers are f32 throughout: another expert would be another model. */
+/* The router's numbers are f32 throughout: another expert would be another model. So is a shared expert's gate. */
 static void run_router(const struct pass *pass)
 {
         struct tdm_host_model *model = pass->model;
+        const struct tdm_host_layer *l = &model->layers[pass->layer];
+        struct tdm_matmul_out outs[2] = { out(&l->router, model->routed.router, model->routed.router_stride) };
+        bool has_gate = model->recipe.layers[pass->layer].has_shared_gate;
 
-        tdm_matmul(model->pool, model->kernels, pass->acts, pass->n_rows,
-                   (struct tdm_matmul_out[]){
-                           out(&model->layers[pass->layer].router, model->routed.router, model->routed.router_stride) },
-                   1);
+        if (has_gate)
+                outs[1] = out(&l->shared.scale, model->routed.router + model->routed.gate_at,
+                              model->routed.router_stride);
+        tdm_matmul(model->pool, model->kernels, pass->acts, pass->n_rows, outs, has_gate ? 2 : 1);
 }
 
 static void run_experts(const struct pass *pass, float *y)
@@ -583,6 +587,8 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
                         pass_each_row(&pass, d, norm_row);
                         run_router(&pass);
                         run_experts(&pass, model->y);
+                        if (model->recipe.layers[layer].d_shared > 0)
+                                tdm_host_shared_add(model, layer, n);
                 } else {
                         run_dense(&pass);
                 }

@@ -40,6 +40,12 @@ struct tdm_host_delta_layer {
         const float *dt, *a, *norm;
 };
 
+/* A shared expert; all zero where a layer has none. */
+struct tdm_host_shared {
+        struct tdm_host_weight gate, up, down;
+        struct tdm_host_weight scale; /* its gate, of one row; takes f32 */
+};
+
 struct tdm_host_layer {
         struct tdm_host_weight q, k, v, o; /* with a short convolution: its first product is q, its second o */
         struct tdm_host_delta_layer delta;
@@ -47,8 +53,9 @@ struct tdm_host_layer {
         struct tdm_host_weight gate, up, down; /* of a dense FFN; else empty */
         struct tdm_host_weight router;         /* takes f32 */
         struct tdm_experts_layer experts;      /* n_experts 0: none */
-        struct tdm_sparse_layer sparse;        /* up.data NULL: runs densely */
-        const float *sinks;                    /* [n_heads]; NULL: none */
+        struct tdm_host_shared shared;
+        struct tdm_sparse_layer sparse; /* up.data NULL: runs densely */
+        const float *sinks;             /* [n_heads]; NULL: none */
         const float *attn_norm, *ffn_norm;
         const float *q_norm, *k_norm, *post_attn_norm, *post_ffw_norm; /* NULL: the recipe has no norm there */
         const float *post_attn_bias, *post_ffw_bias;                   /* of norms of sums; else NULL */
@@ -109,9 +116,9 @@ struct tdm_host_mixers {
 /* Rows that go to experts. */
 struct tdm_host_routed {
         struct tdm_experts *experts; /* NULL: no layer has any */
-        float *router;               /* [tile_rows][router_stride]: its numbers */
-        size_t router_stride;
-        float *y; /* [tile_rows][d_model]; NULL: no layer has a dense FFN beside its experts */
+        float *router; /* [tile_rows][router_stride]: its numbers; at gate_at that of a shared expert's gate */
+        size_t router_stride, gate_at;
+        float *y; /* [tile_rows][d_model]; NULL: no layer has a dense FFN or a shared expert beside its experts */
 };
 
 /* Each thread's scratch for sampling. */

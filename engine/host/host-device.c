@@ -20,7 +20,8 @@
 /* Features that it computes besides those of all devices. */
 #define FEATURES                                                                                                       \
         (BIT(ROPE_PARTIAL) | BIT(WINDOW_BY_LAYER) | BIT(SHORT_CONV) | BIT(GATED_DELTA) | BIT(ATTENTION_GATE) |         \
-         BIT(ODD_HEADS) | BIT(QK_NORM_EACH) | BIT(NORMS_OF_SUMS) | BIT(FFN_GELU) | BIT(POSITIONS) | BIT(PICTURES))
+         BIT(SHARED_EXPERT) | BIT(ODD_HEADS) | BIT(QK_NORM_EACH) | BIT(NORMS_OF_SUMS) | BIT(FFN_GELU) |                 \
+         BIT(POSITIONS) | BIT(PICTURES))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -270,6 +271,13 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                 }
                 if (model->recipe.layers[i].n_experts > 0) {
                         experts_init(model, i, acts, l);
+                        if (model->recipe.layers[i].d_shared > 0) {
+                                matrix_init(model, TDM_TENSOR_GATE_SHEXP, i, acts[TDM_HOST_GATE_UP], &l->shared.gate);
+                                matrix_init(model, TDM_TENSOR_UP_SHEXP, i, acts[TDM_HOST_GATE_UP], &l->shared.up);
+                                matrix_init(model, TDM_TENSOR_DOWN_SHEXP, i, acts[TDM_HOST_DOWN], &l->shared.down);
+                        }
+                        if (model->recipe.layers[i].has_shared_gate)
+                                matrix_init(model, TDM_TENSOR_SHARED_GATE, i, TDM_ACT_F32, &l->shared.scale);
                         l->router_scale = vector(model, TDM_TENSOR_ROUTER_SCALE, i);
                         l->experts_norm = vector(model, TDM_TENSOR_EXPERTS_NORM, i);
                         l->post_dense_norm = vector(model, TDM_TENSOR_POST_DENSE_NORM, i);
@@ -332,7 +340,9 @@ static void count_macs(struct tdm_host_model *model)
                 const struct tdm_layer_sizes *sizes = &model->hp.layers[i];
 
                 model->row_macs += weight_macs(&l->q) + weight_macs(&l->o) + weight_macs(&l->gate) +
-                                   weight_macs(&l->up) + weight_macs(&l->down) + expert_macs(&l->experts);
+                                   weight_macs(&l->up) + weight_macs(&l->down) + expert_macs(&l->experts) +
+                                   weight_macs(&l->shared.gate) + weight_macs(&l->shared.up) +
+                                   weight_macs(&l->shared.down);
                 if (sizes->n_state > 0)
                         continue;
                 model->row_macs += weight_macs(&l->k) + weight_macs(&l->v);
@@ -385,6 +395,7 @@ static bool experts_scratch_init(struct tdm_host_model *model)
         bool has_beside = false;
 
         for (uint32_t i = 0; i < model->hp.n_layers; i++) {
+                const struct tdm_layer_recipe *recipe = &model->recipe.layers[i];
                 const struct tdm_experts_layer *l = &model->layers[i].experts;
 
                 if (l->n_experts == 0)
@@ -393,11 +404,12 @@ static bool experts_scratch_init(struct tdm_host_model *model)
                 most.n_used = TDM_MAX(most.n_used, l->n_used);
                 most.d_expert = TDM_MAX(most.d_expert, l->d_expert);
                 most.down_forms |= 1u << l->down_act;
-                has_beside = has_beside || model->recipe.layers[i].has_dense_beside;
+                has_beside = has_beside || recipe->has_dense_beside || recipe->d_shared > 0;
         }
         if (most.n_experts == 0)
                 return true;
-        model->routed.router_stride = TDM_ALIGN_UP(most.n_experts, 16u);
+        model->routed.gate_at = TDM_ALIGN_UP(most.n_experts, 16u);
+        model->routed.router_stride = model->routed.gate_at + 16;
         if (tdm_experts_new(&model->routed.experts, &most) < 0 ||
             !scratch_take(model, &model->routed.router, model->tile_rows * model->routed.router_stride) ||
             (has_beside && !scratch_take(model, &model->routed.y, (size_t)model->tile_rows * model->hp.d_model)))
@@ -440,7 +452,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
         const struct tdm_hparams *hp = &model->hp;
         size_t rows = model->tile_rows = TDM_MIN(limits->max_rows, TDM_HOST_TILE_ROWS),
                n_threads = tdm_pool_n_threads(model->pool);
-        uint32_t q_width = 0, kv_width = 0; /* the largest of any layer */
+        uint32_t q_width = 0, kv_width = 0, d_ff = hp->d_ff; /* the largest of any layer */
         unsigned forms[TDM_HOST_N_INPUTS] = {};
         bool is_sparse = false, has_gate = model->recipe.ffn == TDM_FFN_GATED;
 
@@ -465,6 +477,11 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
                         forms[TDM_HOST_GATE_UP] |=
                                 1u << l->router.act | 1u << l->experts.gate_act | 1u << l->experts.up_act;
                 }
+                if (model->recipe.layers[i].d_shared > 0) {
+                        forms[TDM_HOST_GATE_UP] |= 1u << l->shared.gate.act | 1u << l->shared.up.act;
+                        forms[TDM_HOST_DOWN] |= 1u << l->shared.down.act;
+                        d_ff = TDM_MAX(d_ff, model->recipe.layers[i].d_shared);
+                }
                 if (has_dense(&model->recipe.layers[i])) {
                         forms[TDM_HOST_GATE_UP] |= 1u << l->up.act;
                         if (has_gate)
@@ -482,7 +499,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             !acts_take(model, TDM_HOST_ATTN_OUT, forms[TDM_HOST_ATTN_OUT], rows, q_width) ||
             !acts_take(model, TDM_HOST_GATE_UP, forms[TDM_HOST_GATE_UP], rows, hp->d_model) ||
             (forms[TDM_HOST_DOWN] != 0 &&
-             !acts_take(model, TDM_HOST_DOWN, forms[TDM_HOST_DOWN], rows, TDM_ALIGN_UP(hp->d_ff, 32u))) ||
+             !acts_take(model, TDM_HOST_DOWN, forms[TDM_HOST_DOWN], rows, TDM_ALIGN_UP(d_ff, 32u))) ||
             !acts_take(model, TDM_HOST_HEAD, 1u << model->output.act, model->logits_rows, hp->d_model) ||
             !scratch_take(model, &model->heads.q, rows * q_width) ||
             !scratch_take(model, &model->heads.attn, rows * q_width) ||

@@ -1,5 +1,5 @@
-/* Granite 3, with experts and without: Llama with four scales. Formulas: Hugging Face transformers' modeling_granite.py
- * and modeling_granitemoe.py.
+/* Granite 3, with experts and without: Llama with four scales. Experts may have a shared one beside them. Formulas:
+ * Hugging Face transformers' modeling_granite.py and modeling_granitemoe.py.
  *
  * The embedding is multiplied by e, what a block adds to the residual by r, scores by a scale of the file, and logits
  * are divided by s. No device knows r. Every block reads the residual through a norm, which does not see its size. So
@@ -100,7 +100,7 @@ static int granitemoe_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, st
 static int granitemoe_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
                           struct tdm_error *err)
 {
-        int r = tdm_experts_of_file(g, "granitemoe", hp, recipe, err);
+        int r = tdm_experts_with_shared(g, "granitemoe", false, hp, recipe, err);
 
         return r ? r : end_as("granitemoe", g, hp, recipe, err);
 }

@@ -317,14 +317,18 @@ static int take_draft_blocks(const struct tdm_gguf *g, const struct tdm_architec
 int tdm_keys_read_sizes(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_hparams *hp,
                         struct tdm_error *err)
 {
+        struct row as_of_expert = rows[TDM_KEY_D_FF];
         char key[KEY_MAX];
 
+        as_of_expert.key = rows[TDM_KEY_D_EXPERT].key;
         for (const struct row *row = rows; row < rows + TDM_N_KEYS; row++) {
                 int r;
 
                 if (!is_size(row))
                         continue;
                 r = read_row(g, a, row, hp, NULL, err);
+                if (r == -ENOENT && row == &rows[TDM_KEY_D_FF] && a->has_only_experts)
+                        r = read_row(g, a, &as_of_expert, hp, NULL, err);
                 if (r == -ENOENT && row->need == REQUIRED)
                         return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is missing",
                                              full_key(a->name, row->key, key));

@@ -226,8 +226,10 @@ static int check_shape(const struct tdm_tensor_ref *ref, const struct tdm_recipe
         uint64_t wanted[4] = { ref->cols, ref->rows / n_parts, n_parts, 1 };
         const uint64_t *dims = ref->tensor->dims;
 
-        if (ref->cut.apart)
-                wanted[tdm_tensor_role(kind) == TDM_ROLE_VECTOR ? 0 : 1] = ref->cut.part_rows;
+        if (ref->cut.apart && tdm_tensor_role(kind) == TDM_ROLE_VECTOR)
+                wanted[0] = ref->cut.part_rows;
+        else if (ref->cut.apart)
+                wanted[1] = wanted[1] / ref->cut.rows * ref->cut.part_rows;
         if (memcmp(dims, wanted, sizeof(wanted)) == 0)
                 return 0;
         return tdm_error_set(err, TDM_E_BAD_MODEL,

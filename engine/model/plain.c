@@ -172,17 +172,26 @@ int tdm_refuse_window(const char *architecture, struct tdm_hparams *hp, struct t
         return 0;
 }
 
-int tdm_experts_refuse_others(const struct tdm_gguf *g, const char *architecture, struct tdm_error *err)
+/* Refuses weights of experts, and choices, of another kind. */
+static int refuse_other_routers(const struct tdm_gguf *g, const char *architecture, struct tdm_error *err)
 {
         float scale = 0;
         int r;
 
         if ((r = tdm_key_get_float(g, architecture, "expert_weights_scale", &scale, err)) ||
-            (r = scale == 1 ? 0 : tdm_refuse_other(g, architecture, "expert_weights_scale", 0, err)) ||
-            (r = tdm_refuse_other(g, architecture, "expert_shared_count", 0, err)) ||
-            (r = tdm_refuse_other(g, architecture, "expert_shared_feed_forward_length", 0, err)))
+            (r = scale == 1 ? 0 : tdm_refuse_other(g, architecture, "expert_weights_scale", 0, err)))
                 return r;
         return tdm_refuse_other(g, architecture, "expert_group_count", 0, err);
+}
+
+int tdm_experts_refuse_others(const struct tdm_gguf *g, const char *architecture, struct tdm_error *err)
+{
+        int r;
+
+        if ((r = refuse_other_routers(g, architecture, err)) ||
+            (r = tdm_refuse_other(g, architecture, "expert_shared_count", 0, err)))
+                return r;
+        return tdm_refuse_other(g, architecture, "expert_shared_feed_forward_length", 0, err);
 }
 
 /* As llama.cpp numbers them; the third is a softmax over the chosen ones alone. */
@@ -208,13 +217,13 @@ int tdm_experts_read_router(const struct tdm_gguf *g, const char *architecture, 
         return 0;
 }
 
-int tdm_experts_of_file(const struct tdm_gguf *g, const char *architecture, struct tdm_hparams *hp,
+static int read_experts(const struct tdm_gguf *g, const char *architecture, struct tdm_hparams *hp,
                         struct tdm_recipe *recipe, struct tdm_error *err)
 {
         uint32_t router = recipe->layers[0].router;
-        int r = tdm_experts_refuse_others(g, architecture, err);
+        int r = tdm_experts_read_router(g, architecture, &router, err);
 
-        if (r || (r = tdm_experts_read_router(g, architecture, &router, err)))
+        if (r)
                 return r;
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 struct tdm_layer_recipe *l = &recipe->layers[i];
@@ -228,4 +237,40 @@ int tdm_experts_of_file(const struct tdm_gguf *g, const char *architecture, stru
                 hp->layers[i].d_ff = l->d_expert;
         }
         return 0;
+}
+
+int tdm_experts_of_file(const struct tdm_gguf *g, const char *architecture, struct tdm_hparams *hp,
+                        struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        int r = tdm_experts_refuse_others(g, architecture, err);
+
+        return r ? r : read_experts(g, architecture, hp, recipe, err);
+}
+
+int tdm_experts_with_shared(const struct tdm_gguf *g, const char *architecture, bool is_gated, struct tdm_hparams *hp,
+                            struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        static const char width_key[] = "expert_shared_feed_forward_length";
+        uint32_t width = recipe->layers[0].d_shared, count = 1;
+        char key[96];
+        int r;
+
+        snprintf(key, sizeof(key), "the key %s.%s", architecture, width_key);
+        if ((r = refuse_other_routers(g, architecture, err)) ||
+            (r = tdm_key_get_u32(g, architecture, width_key, &width, err)) ||
+            (r = tdm_check_u32(err, key, width, 0, TDM_WIDTH_MAX)) ||
+            (r = tdm_key_get_u32(g, architecture, "expert_shared_count", &count, err)))
+                return r;
+        if (width % 32)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s is %u: only multiples of 32 are supported", key,
+                                     width);
+        if (count > 1 || (count == 0 && width > 0))
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "the key %s.expert_shared_count is %u, only one shared expert is supported",
+                                     architecture, count);
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                recipe->layers[i].d_shared = width;
+                recipe->layers[i].has_shared_gate = is_gated && width > 0;
+        }
+        return read_experts(g, architecture, hp, recipe, err);
 }

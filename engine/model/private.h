@@ -47,6 +47,7 @@ struct tdm_architecture {
         uint32_t fused;            /* bits of enum tdm_fused: tensors that its files may have as one */
         const char *const *reads;  /* keys of unfollowed.c that it reads itself, then NULL; NULL: none */
         bool follows_second_sizes; /* those of sliding layers, shared keys and layers' inputs (unfollowed.c) */
+        bool has_only_experts;     /* no layer has a dense FFN: its files may lack feed_forward_length */
         bool layers_may_differ;    /* its files may have arrays where others have one number for all layers */
         /* The sizes have been read. Makes the recipe, with the defaults of the keys that it follows. */
         int (*begin)(const struct tdm_gguf *gguf, struct tdm_hparams *hp, struct tdm_recipe *recipe,
@@ -119,6 +120,10 @@ int tdm_refuse_unfollowed(const struct tdm_gguf *gguf, const struct tdm_architec
  * the recipe's unless keys ask for another. */
 int tdm_experts_of_file(const struct tdm_gguf *gguf, const char *architecture, struct tdm_hparams *hp,
                         struct tdm_recipe *recipe, struct tdm_error *err);
+/* The same where layers may have a shared expert. Where the file says nothing of its width, the recipe's first layer
+ * holds; 0: there is none. is_gated: it is scaled by a gate. */
+int tdm_experts_with_shared(const struct tdm_gguf *gguf, const char *architecture, bool is_gated,
+                            struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err);
 /* Refuses keys that ask for experts of another kind. */
 int tdm_experts_refuse_others(const struct tdm_gguf *gguf, const char *architecture, struct tdm_error *err);
 /* What keys say of the router (enum tdm_router). Where they say nothing, what *ret is holds, and else the softmax of
@@ -159,6 +164,7 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
         X(llama)                                                                                                       \
         X(qwen2)                                                                                                       \
         X(qwen3)                                                                                                       \
+        X(qwen2moe)                                                                                                    \
         X(qwen3moe)                                                                                                    \
         X(gpt_oss)                                                                                                     \
         X(gptoss)                                                                                                      \

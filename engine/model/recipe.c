@@ -72,7 +72,7 @@ static int check_experts(const struct tdm_layer_recipe *l, struct tdm_error *err
 {
         if (l->n_experts == 0) {
                 if (l->n_experts_used || l->d_expert || l->router || l->has_dense_beside || l->gate_up_is_one ||
-                    (l->biases & TDM_BIAS_ROUTER))
+                    l->d_shared || l->has_shared_gate || (l->biases & TDM_BIAS_ROUTER))
                         return bad(err, "sizes of experts without experts");
                 return 0;
         }
@@ -84,6 +84,10 @@ static int check_experts(const struct tdm_layer_recipe *l, struct tdm_error *err
                 return bad(err, "a router of no known kind");
         if (l->gate_up_is_one && !l->has_dense_beside)
                 return bad(err, "experts of one tensor without a dense FFN beside them");
+        if (l->d_shared > TDM_WIDTH_MAX || l->d_shared % 32)
+                return bad(err, "a shared expert of an impossible width");
+        if (l->d_shared ? l->has_dense_beside : l->has_shared_gate)
+                return bad(err, "a shared expert beside a dense FFN, or a gate of none");
         if (l->has_dense_beside && l->biases & (TDM_BIAS_GATE | TDM_BIAS_UP | TDM_BIAS_DOWN | TDM_BIAS_ROUTER))
                 return bad(err, "biases of experts beside a dense FFN");
         return 0;
@@ -98,13 +102,14 @@ static int check_mixer(const struct tdm_recipe *recipe, const struct tdm_hparams
 
         switch (l->mixer) {
         case TDM_MIXER_ATTENTION:
-                if (l->conv_taps || l->delta_size || l->delta_k_heads || l->delta_v_heads || hp->layers[i].n_state)
+                if (l->conv_taps || l->delta_size || l->delta_k_heads || l->delta_v_heads || l->delta_in_groups ||
+                    hp->layers[i].n_state)
                         return bad(err, "a state beside attention");
                 return l->has_gate && (l->biases & TDM_BIAS_Q || tdm_recipe_is_whole(recipe)) ?
                                bad(err, "gated attention with a bias of queries, or to both sides") :
                                0;
         case TDM_MIXER_SHORT_CONV:
-                if (l->delta_size || l->delta_k_heads || l->delta_v_heads)
+                if (l->delta_size || l->delta_k_heads || l->delta_v_heads || l->delta_in_groups)
                         return bad(err, "heads of a convolution");
                 break;
         case TDM_MIXER_GATED_DELTA:
@@ -145,7 +150,8 @@ static int check_layer(const struct tdm_recipe *recipe, const struct tdm_hparams
         if (l->norms & TDM_NORM_QK_LATE && l->rope != TDM_ROPE_NONE && recipe->ropes[l->rope].magnitude != 1)
                 return bad(err, "a RoPE with a magnitude before norms");
         if (l->has_gate > 1 || l->has_sinks > 1 || l->v_is_k > 1 || l->is_sparse > 1 || l->has_dense_beside > 1 ||
-            l->has_input > 1 || l->gate_up_is_one > 1 || l->has_output_scale > 1)
+            l->has_input > 1 || l->gate_up_is_one > 1 || l->has_output_scale > 1 || l->has_shared_gate > 1 ||
+            l->delta_in_groups > 1)
                 return bad(err, "a flag that is neither 0 nor 1");
         if (l->v_is_k && (l->biases & TDM_BIAS_V))
                 return bad(err, "a bias for values that have no matrix");
@@ -331,6 +337,7 @@ double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_h
                         kept = tdm_recipe_delta_width(l) + 2.0 * l->delta_v_heads * (l->delta_size + 1);
                 if (l->n_experts == 0 || l->has_dense_beside)
                         kept += (recipe->ffn == TDM_FFN_GELU ? 2.0 : 3.0) * sizes->d_ff;
+                kept += 3.0 * l->d_shared;
                 all += kept + experts;
                 read += kept;
                 if (l->n_experts > 0)
@@ -357,7 +364,7 @@ static uint64_t rope_bytes(const struct tdm_rope_recipe *rope, uint32_t n_ctx, u
 uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t max_rows)
 {
         uint64_t rows = TDM_MIN(max_rows, TDM_TILE_ROWS), q_width = 0, kv_width = 0, bytes = 0;
-        uint64_t n_experts = 0, n_used = 0, d_expert = 0, state_width = 0, in, out;
+        uint64_t n_experts = 0, n_used = 0, d_expert = 0, d_ff = hp->d_ff, state_width = 0, in, out;
 
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_layer_sizes *sizes = &hp->layers[i];
@@ -377,17 +384,19 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
                 if (l->has_gate)
                         state_width = TDM_MAX(state_width, 2 * (uint64_t)sizes->n_heads * sizes->head_dim);
                 kv_width = TDM_MAX(kv_width, (uint64_t)sizes->n_kv_heads * sizes->head_dim);
-                n_experts = TDM_MAX(n_experts, (uint64_t)l->n_experts);
+                /* Behind the router's numbers there may be a gate's, and what fills a vector. */
+                n_experts = TDM_MAX(n_experts, (uint64_t)l->n_experts + (l->has_shared_gate ? 32 : 0));
                 n_used = TDM_MAX(n_used, (uint64_t)l->n_experts_used);
                 d_expert = TDM_MAX(d_expert, (uint64_t)l->d_expert);
+                d_ff = TDM_MAX(d_ff, (uint64_t)l->d_shared);
         }
         for (uint32_t i = 0; i < recipe->n_ropes; i++)
                 bytes += rope_bytes(&recipe->ropes[i], hp->n_ctx, rows);
         /* Inputs of products: of Q, K and V, of gate and up, of the head (of twice as many rows), of O, of down, of a
          * layer's input. Outputs: q, k, v and what attention makes of them, gate and up, what a block adds, the
          * router's numbers, layers' inputs. */
-        in = 4 * (uint64_t)hp->residual_width + q_width + hp->d_ff + recipe->per_layer_width;
-        out = 2 * q_width + 2 * kv_width + 2 * (uint64_t)hp->d_ff + 2 * (uint64_t)hp->residual_width + n_experts +
+        in = 4 * (uint64_t)hp->residual_width + q_width + d_ff + recipe->per_layer_width;
+        out = 2 * q_width + 2 * kv_width + 2 * d_ff + 2 * (uint64_t)hp->residual_width + n_experts +
               2 * (uint64_t)recipe->per_layer_width + state_width;
         bytes += rows * (in * FORMS_BYTES + out * sizeof(float));
         bytes += rows * n_used * (d_expert * FORMS_BYTES + hp->d_model * sizeof(float) + SLOT_BYTES);
@@ -433,9 +442,10 @@ static uint64_t layer_features(const struct tdm_layer_recipe *l)
                (l->norms & TDM_NORM_QK_EACH ? BIT(QK_NORM_EACH) : 0) | (l->norms & TDM_NORM_V ? BIT(V_NORM) : 0) |
                (l->biases ? BIT(BIASES) : 0) | (l->attention_softcap > 0 ? BIT(ATTENTION_SOFTCAP) : 0) |
                (l->has_sinks ? BIT(SINKS) : 0) | (l->v_is_k ? BIT(V_IS_K) : 0) | activation_features(l->activation) |
-               (l->is_sparse ? BIT(SPARSITY) : 0) | (l->n_experts && !l->has_dense_beside ? BIT(EXPERTS) : 0) |
-               (l->has_dense_beside ? BIT(DENSE_BESIDE) : 0) | (l->has_input ? BIT(PER_LAYER_INPUT) : 0) |
-               (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
+               (l->is_sparse ? BIT(SPARSITY) : 0) |
+               (l->n_experts && !l->has_dense_beside && !l->d_shared ? BIT(EXPERTS) : 0) |
+               (l->has_dense_beside ? BIT(DENSE_BESIDE) : 0) | (l->d_shared ? BIT(SHARED_EXPERT) : 0) |
+               (l->has_input ? BIT(PER_LAYER_INPUT) : 0) | (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
 }
 
 /* Compared with the model's largest, and with the first layer that has a window where this one has, or none. */

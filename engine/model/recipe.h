@@ -30,7 +30,8 @@
  *
  *   c_t = silu(sum over j of k_j u_(t - taps + 1 + j)); q and k of length 1 for each head, q by 1 / sqrt(size)
  *   g = exp(A log(1 + exp(a + dt))), e = sigmoid(b) (v - g Mᵀk); M = g M + k eᵀ; o = Mᵀq; M before the first row is 0
- *   x = x + Wout (RMS(o) silu(z)); head j of values has the queries and keys of head j modulo their number
+ *   x = x + Wout (RMS(o) silu(z)); head j of values has the queries and keys of head j modulo their number, or, with
+ *   delta_in_groups, of head j / (heads of values / heads of keys)
  *   The state is the last taps - 1 of u, then M of each head.
  *
  * Experts e take the place of the dense FFN: the sum of w_e FFN_e(f), with w of a router's numbers Wr f. Where a dense
@@ -38,6 +39,11 @@
  *
  *   w_e = s_e router(Wr RMS(x) / sqrt(d)), y = RMS(FFN(f)) + RMS(sum of w_e FFN_e(RMS(x)))
  *   x = x + RMS(y)                              TDM_NORM_FFN_AFTER
+ *
+ * A shared expert is one that every row uses beside those that it chose. It has neurons of its own (d_shared), and no
+ * scale, or that of a gate, of a vector r:
+ *
+ *   y = sum of w_e FFN_e(f) + s FFN_shared(f), s = 1 or sigmoid(r·f)
  *
  * The head: logit_scale Woutput RMS(x), soft-capped. A model with a pooling has none: RMS(x) of a text's rows is made
  * one vector v, then v = Wdense3 (Wdense2 v) where there is such a pair, then v is brought to the length 1.
@@ -185,6 +191,8 @@ struct tdm_layer_recipe {
         uint32_t router;           /* enum tdm_router */
         uint32_t has_dense_beside; /* a dense FFN runs beside the experts, as above */
         uint32_t gate_up_is_one;   /* an expert's gate and up are one tensor; only beside a dense FFN */
+        uint32_t d_shared;         /* neurons of the shared expert; a multiple of 32; 0: there is none */
+        uint32_t has_shared_gate;  /* what it gives is scaled by its gate */
         /* Where attention is not causal: a row sees those at most so far from it, on both sides; 0: all. */
         uint32_t reach;
         uint32_t has_input;        /* takes part in the per-layer inputs */
@@ -193,7 +201,8 @@ struct tdm_layer_recipe {
                                       query, then the gate */
         /* Of a gated delta net: heads of keys, of values, and the numbers of each. */
         uint32_t delta_k_heads, delta_v_heads, delta_size;
-        uint32_t conv_taps; /* rows that a convolution reads, its own the last; 0: the mixer has none */
+        uint32_t delta_in_groups; /* heads of values with the same head of keys lie beside each other, not in turn */
+        uint32_t conv_taps;       /* rows that a convolution reads, its own the last; 0: the mixer has none */
 };
 
 enum tdm_residual {
@@ -250,9 +259,9 @@ struct tdm_recipe {
 };
 
 /* Goes up with every change of what a recipe's bytes mean: it is part of TDM_WEIGHTS_ABI. */
-#define TDM_RECIPE_LAYOUT 7u
-static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 100 &&
-                      sizeof(struct tdm_recipe) == 108 + 48 * TDM_MAX_ROPES + 100 * TDM_MAX_LAYERS,
+#define TDM_RECIPE_LAYOUT 8u
+static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 112 &&
+                      sizeof(struct tdm_recipe) == 108 + 48 * TDM_MAX_ROPES + 112 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Numbers that a row carries from block to block: its streams; behind them, where the residual is not plain, what lies
@@ -336,6 +345,7 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
         X(SPARSITY, 1, "sparse activations")                                                                           \
         X(EXPERTS, 1, "experts")                                                                                       \
         X(DENSE_BESIDE, 1, "experts beside a dense FFN")                                                               \
+        X(SHARED_EXPERT, 0, "shared experts")                                                                          \
         X(STREAMS, 1, "a residual of several streams")                                                                 \
         X(LAUREL, 1, "a low-rank branch beside attention")                                                             \
         X(PER_LAYER_INPUT, 1, "an input for each layer")                                                               \

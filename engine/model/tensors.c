@@ -19,6 +19,7 @@ enum dim {
         EXPERTS,
         EXPERT,
         TWO_EXPERT,
+        SHARED,
         STREAMS,
         STREAMS_SQUARED,
         OTHER_STREAMS,
@@ -141,6 +142,10 @@ static const struct kind {
                                             .is_norm_bias = true },
         [TDM_TENSOR_SHORT_CONV_OUT] = { "shortconv.out_proj", LAYER, MATRIX, MODEL, MODEL, NEEDED, 0,
                                         .mixer = OF_SHORT_CONV },
+        [TDM_TENSOR_GATE_SHEXP] = { "ffn_gate_shexp", LAYER, MATRIX, SHARED, MODEL, NEEDED, 0, 0, OF_EXPERTS },
+        [TDM_TENSOR_UP_SHEXP] = { "ffn_up_shexp", LAYER, MATRIX, SHARED, MODEL, NEEDED, 0, 0, OF_EXPERTS },
+        [TDM_TENSOR_DOWN_SHEXP] = { "ffn_down_shexp", LAYER, MATRIX, MODEL, SHARED, NEEDED, 0, 0, OF_EXPERTS },
+        [TDM_TENSOR_SHARED_GATE] = { "ffn_gate_inp_shexp", LAYER, MATRIX, ONE, MODEL, NEEDED, 0, 0, OF_EXPERTS },
         [TDM_TENSOR_DELTA_QKV] = { "attn_qkv", LAYER, MATRIX, DELTA_WIDTH, MODEL, NEEDED, 0, .mixer = OF_DELTA },
         [TDM_TENSOR_DELTA_Z] = { "attn_gate", LAYER, MATRIX, DELTA_V_WIDTH, MODEL, NEEDED, 0, .mixer = OF_DELTA },
         [TDM_TENSOR_DELTA_CONV] = { "ssm_conv1d", LAYER, VECTOR, DELTA_WIDTH, TAPS, NEEDED, 0, .mixer = OF_DELTA },
@@ -175,6 +180,7 @@ static const struct fusion {
           2,
           { TDM_TENSOR_GATE_EXPS_BIAS, TDM_TENSOR_UP_EXPS_BIAS },
           true },
+        { TDM_FUSED_DELTA, "ssm_ba.weight", 2, { TDM_TENSOR_DELTA_BETA, TDM_TENSOR_DELTA_ALPHA }, false },
 };
 
 /* The only RoPE that has divisors, or one that has none. */
@@ -225,6 +231,8 @@ static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hpara
                 return recipe->layers[layer].d_expert;
         case TWO_EXPERT:
                 return 2 * recipe->layers[layer].d_expert;
+        case SHARED:
+                return recipe->layers[layer].d_shared;
         case STREAMS:
                 return recipe->n_streams;
         case STREAMS_SQUARED:
@@ -346,6 +354,8 @@ static uint32_t part_length(enum tdm_tensor_kind kind, const struct tdm_recipe *
 {
         uint8_t dim = kinds[kind].role == VECTOR ? kinds[kind].cols : kinds[kind].rows;
 
+        if (kind == TDM_TENSOR_DELTA_BETA || kind == TDM_TENSOR_DELTA_ALPHA) /* each head of keys has a part */
+                return recipe->layers[layer].delta_v_heads / recipe->layers[layer].delta_k_heads;
         return dim_size(recipe, hp, layer, (enum dim)dim);
 }
 
@@ -456,6 +466,12 @@ static bool tensor_is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe 
                 return !l->gate_up_is_one;
         case TDM_TENSOR_GATE_UP_EXPS:
                 return l->gate_up_is_one;
+        case TDM_TENSOR_GATE_SHEXP:
+        case TDM_TENSOR_UP_SHEXP:
+        case TDM_TENSOR_DOWN_SHEXP:
+                return l->d_shared > 0;
+        case TDM_TENSOR_SHARED_GATE:
+                return l->has_shared_gate;
         case TDM_TENSOR_EXPERT_SCALES:
         case TDM_TENSOR_ROUTER_SCALE:
         case TDM_TENSOR_EXPERTS_NORM:

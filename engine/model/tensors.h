@@ -88,6 +88,10 @@ enum tdm_tensor_kind {
         TDM_TENSOR_EMBD_NORM_BIAS,
         TDM_TENSOR_POST_ATTN_NORM_BIAS,
         TDM_TENSOR_POST_FFW_NORM_BIAS,
+        TDM_TENSOR_GATE_SHEXP, /* [d_shared][d_model] */
+        TDM_TENSOR_UP_SHEXP,
+        TDM_TENSOR_DOWN_SHEXP,  /* [d_model][d_shared] */
+        TDM_TENSOR_SHARED_GATE, /* [1][d_model] */
         TDM_N_TENSOR_KINDS
 };
 
@@ -106,7 +110,8 @@ enum tdm_fused {
         TDM_FUSED_GATE_UP_EXPS = 1 << 1,    /* ffn_gate_up_exps: of each expert the rows of gate, then those of up */
         TDM_FUSED_GATE_UP_IN_TURN = 1 << 2, /* the same name: one row of gate, one of up, and so on */
         TDM_FUSED_GATE_UP = 1 << 3,         /* ffn_up: the rows of gate, then those of up */
-        TDM_FUSED_ALL = (1 << 4) - 1
+        TDM_FUSED_DELTA = 1 << 4,           /* ssm_ba: of each head of keys, the betas of its heads, then the alphas */
+        TDM_FUSED_ALL = (1 << 5) - 1
 };
 
 /* Where a tensor lies in one of the file that has more rows: row r of part p is row p * part_rows + first + r * apart

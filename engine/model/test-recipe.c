@@ -152,6 +152,16 @@ static void hostile_layers(void **state)
                 REFUSED(EXPERTS(8, 2, 32, TDM_ROUTER_NONE));
                 REFUSED(EXPERTS(128, TDM_MAX_EXPERTS_USED + 1, 32, TDM_ROUTER_SOFTMAX_ALL));
                 REFUSED(EXPERTS(8, 2, 32, 3));
+                REFUSED(r.layers[i].d_shared = 32); /* without experts that are chosen */
+                REFUSED(r.layers[i].has_shared_gate = 1);
+                REFUSED(r.layers[i].delta_in_groups = 1);
+#define SHARED(width, gate)                                                                                            \
+        (EXPERTS(8, 2, 32, TDM_ROUTER_SOFTMAX_ALL), r.layers[i].d_shared = width, r.layers[i].has_shared_gate = gate)
+                REFUSED(SHARED(33, 0));
+                REFUSED(SHARED(1u << 20, 1));
+                REFUSED(SHARED(0, 1));
+                REFUSED(SHARED(32, 2));
+                REFUSED((SHARED(32, 1), r.layers[i].has_dense_beside = 1));
         }
 }
 
@@ -220,6 +230,15 @@ static void delta_nets(void **state)
                 tdm_tensor_shape(TDM_TENSOR_Q, &good, &hp, i, &rows, &cols);
                 assert_true(rows == (i == 0 ? 256 : 128) && cols == 64);
         }
+        for (uint32_t i = 0; i < 2; i++) { /* of a head of keys three betas, then three alphas */
+                struct tdm_tensor_cut cut;
+                char name[TDM_TENSOR_NAME_MAX];
+
+                assert_true(tdm_tensor_fused(i ? TDM_TENSOR_DELTA_ALPHA : TDM_TENSOR_DELTA_BETA, TDM_FUSED_DELTA, &good,
+                                             &hp, 3, name, &cut));
+                assert_string_equal(name, "blk.3.ssm_ba.weight");
+                assert_true(cut.first == 3 * i && cut.apart == 1 && cut.rows == 3 && cut.part_rows == 6);
+        }
         REFUSED(r.layers[3].delta_size = 0);
         REFUSED(r.layers[3].delta_size = 40);
         REFUSED(r.layers[3].delta_size = UINT32_MAX & ~15u);
@@ -228,6 +247,7 @@ static void delta_nets(void **state)
         REFUSED(r.layers[3].delta_k_heads = 12);
         REFUSED(r.layers[3].delta_v_heads = 8);
         REFUSED(r.layers[3].delta_v_heads = UINT32_MAX - 1);
+        REFUSED(r.layers[3].delta_in_groups = 2);
         REFUSED(r.layers[3].conv_taps = 3);
         REFUSED(r.layers[3].mixer = TDM_MIXER_SHORT_CONV);
         REFUSED(r.layers[3].mixer = TDM_MIXER_ATTENTION);
@@ -386,6 +406,9 @@ static void features(void **state)
         ASKS(TDM_FEATURE_DENSE_BESIDE,
              (r.layers[1].n_experts = 8, r.layers[1].n_experts_used = 2, r.layers[1].d_expert = 32,
               r.layers[1].router = TDM_ROUTER_SOFTMAX_ALL, r.layers[1].has_dense_beside = 1));
+        ASKS(TDM_FEATURE_SHARED_EXPERT,
+             (r.layers[1].n_experts = 8, r.layers[1].n_experts_used = 2, r.layers[1].d_expert = 32,
+              r.layers[1].router = TDM_ROUTER_SOFTMAX_ALL, r.layers[1].d_shared = 64));
         ASKS(TDM_FEATURE_STREAMS, (r.residual = TDM_RESIDUAL_ALTUP, r.n_streams = 4, sizes.residual_width = 320));
         ASKS(TDM_FEATURE_LAUREL, r.laurel_rank = 64);
         ASKS(TDM_FEATURE_PER_LAYER_INPUT, (r.per_layer_width = 32, r.layers[1].has_input = 1));
@@ -473,6 +496,19 @@ static void presence(void **state)
                 assert_int_equal(tdm_tensor_presence(TDM_TENSOR_DOWN_EXPS_BIAS, &good, &hp, i), TDM_TENSOR_ABSENT);
                 assert_int_equal(tdm_tensor_presence(TDM_TENSOR_SINKS, &good, &hp, i), TDM_TENSOR_ABSENT);
         }
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_DOWN_SHEXP, &good, &hp, 0), TDM_TENSOR_ABSENT);
+        good.layers[0].d_shared = 96;
+        for (uint32_t has_gate = 0; has_gate < 2; has_gate++) {
+                good.layers[0].has_shared_gate = has_gate;
+                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_GATE_SHEXP, &good, &hp, 0), TDM_TENSOR_REQUIRED);
+                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_SHARED_GATE, &good, &hp, 0),
+                                 has_gate ? TDM_TENSOR_REQUIRED : TDM_TENSOR_ABSENT);
+        }
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_DOWN_SHEXP, &good, &hp, 3), TDM_TENSOR_ABSENT);
+        tdm_tensor_shape(TDM_TENSOR_DOWN_SHEXP, &good, &hp, 0, &rows, &cols);
+        assert_true(rows == 64 && cols == 96);
+        tdm_tensor_shape(TDM_TENSOR_SHARED_GATE, &good, &hp, 0, &rows, &cols);
+        assert_true(rows == 1 && cols == 64);
         tdm_tensor_shape(TDM_TENSOR_DOWN_EXPS, &good, &hp, 3, &rows, &cols);
         assert_true(rows == 8 * 64 && cols == 32 && tdm_tensor_n_parts(TDM_TENSOR_DOWN_EXPS, &good, 3) == 8);
         tdm_tensor_shape(TDM_TENSOR_UP_EXPS, &good, &hp, 0, &rows, &cols);
@@ -529,6 +565,10 @@ static void share_read(void **state)
         assert_true(fabs(tdm_recipe_share_read(&good, &hp, 1) - (kept + experts / 4) / (kept + experts)) < 1e-9);
         assert_true(fabs(tdm_recipe_share_read(&good, &hp, 2) - (kept + experts * 7 / 16) / (kept + experts)) < 1e-9);
         assert_true(tdm_recipe_share_read(&good, &hp, 64) > 0.999 && tdm_recipe_share_read(&good, &hp, 64) <= 1);
+        for (uint32_t i = 0; i < 4; i++)
+                good.layers[i].d_shared = 64;
+        kept += 4 * 3.0 * 64;
+        assert_true(fabs(tdm_recipe_share_read(&good, &hp, 1) - (kept + experts / 4) / (kept + experts)) < 1e-9);
 }
 
 int main(void)

@@ -73,6 +73,23 @@ class Family:
     def exact(self, program, keys, full):
         return sum(run(program, self.model(key), self.golden(key), *["--full"] * full) for key in chosen(keys))
 
+    def refused(self, program, refused, neutral):
+        """refused: architecture, size, a key that is put in, and words of the refusal. neutral: keys that change
+        nothing."""
+        failed = 0
+        for arch, size, key, words in refused:
+            r = subprocess.run([program, self.model((arch, size, "q8_0"), key=key), self.golden((arch, size, "f32"))],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            said = r.stdout.decode(errors="replace")
+            if r.returncode == 0 or words not in said:
+                print(f"{key}: not refused with \"{words}\": {said}")
+                failed += 1
+        for arch, size, key in neutral:
+            of = (arch, size, "f32")
+            failed += run(program, self.model(of, key=key), self.golden(of), "--precision", "f32",
+                          "--mean", str(F32_LIMIT), *self.options(of))
+        return failed
+
     def vulkan(self, program, runs):
         """runs: keys and precisions. One text of each: a CPU implementation takes seconds for it, and longer to
         compile kernels."""
