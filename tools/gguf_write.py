@@ -26,7 +26,7 @@ def kv(key, typ, val):
     out += struct.pack("<IIQ", 9, t[et], len(val))
     if et == "str":
         return out + b"".join(kv_str(v) for v in val)
-    return out + np.asarray(val, dtype={"f32": "<f4", "i32": "<i4", "u32": "<u4"}[et]).tobytes()
+    return out + np.asarray(val, dtype={"f32": "<f4", "i32": "<i4", "u32": "<u4", "bool": "?"}[et]).tobytes()
 
 
 def vocabulary_keys(pieces, scores, types):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Write a random-weight GGUF of a Granite, Gemma 2, Command R, Ministral, Phi, GLM, OLMo, EXAONE, Hunyuan, Seed or Qwen2
-shape with experts, for parity checks.
+"""Write a random-weight GGUF of a Granite, Gemma 2, Command R, Ministral, Phi, GLM, OLMo, EXAONE, Hunyuan or Seed
+shape, or one of Qwen2 with experts, for parity checks.
 
 usage: mkgguf_shelf.py OUT --arch ARCH --size SIZE [--type T] [--seed N] [--key NAME=TYPE:VALUE]
 --key puts in another key, or another value of a key: for files that are refused, or must mean the same.

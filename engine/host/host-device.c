@@ -20,7 +20,7 @@
 /* Features that it computes besides those of all devices. */
 #define FEATURES                                                                                                       \
         (BIT(ROPE_PARTIAL) | BIT(WINDOW_BY_LAYER) | BIT(SHORT_CONV) | BIT(GATED_DELTA) | BIT(ATTENTION_GATE) |         \
-         BIT(SHARED_EXPERT) | BIT(ODD_HEADS) | BIT(QK_NORM_EACH) | BIT(NORMS_OF_SUMS) | BIT(FFN_GELU) |                 \
+         BIT(SHARED_EXPERT) | BIT(ODD_HEADS) | BIT(QK_NORM_EACH) | BIT(NORMS_OF_SUMS) | BIT(FFN_GELU) |                \
          BIT(POSITIONS) | BIT(PICTURES))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.

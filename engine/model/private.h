@@ -181,6 +181,8 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
         X(lfm2)                                                                                                        \
         X(mistral3)                                                                                                    \
         X(qwen35)                                                                                                      \
+        X(qwen35moe)                                                                                                   \
+        X(qwen3next)                                                                                                   \
         X(bert)                                                                                                        \
         X(command_r)                                                                                                   \
         X(cohere2)

@@ -16,8 +16,7 @@
 #define LEFT_TO_HOST                                                                                                   \
         (TDM_FEATURE_BIT(TDM_FEATURE_SHORT_CONV) | TDM_FEATURE_BIT(TDM_FEATURE_GATED_DELTA) |                          \
          TDM_FEATURE_BIT(TDM_FEATURE_ATTENTION_GATE) | TDM_FEATURE_BIT(TDM_FEATURE_SHARED_EXPERT) |                    \
-         TDM_FEATURE_BIT(TDM_FEATURE_QK_NORM_EACH) |                                                                   \
-         TDM_FEATURE_BIT(TDM_FEATURE_PICTURES))
+         TDM_FEATURE_BIT(TDM_FEATURE_QK_NORM_EACH) | TDM_FEATURE_BIT(TDM_FEATURE_PICTURES))
 
 int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err)
 {

@@ -1,9 +1,9 @@
-"""Llama, SmolLM3, Qwen, gpt-oss, LFM2 and Qwen 3.5 against float64: random models (tools/mkgguf_archs.py,
+"""Llama, SmolLM3, Qwen, gpt-oss, LFM2, Qwen 3.5 and Qwen3-Next against float64: random models (tools/mkgguf_archs.py,
 mkgguf_hybrids.py), whose reference values another program computed, stay within a stated distance of them, on the host
 device and on Vulkan; and what a sequence gets on the host device is the same bits in every company.
 
-usage: test_archs.py distance GOLDEN_HOST [--full] | bits GOLDEN_HOST | exact TEST_HOST_EXACT [--full] |
-       vulkan GOLDEN_VULKAN; behind it architectures: only files of these
+usage: test_archs.py distance GOLDEN_HOST [--full] | refused GOLDEN_HOST | bits GOLDEN_HOST |
+       exact TEST_HOST_EXACT [--full] | vulkan GOLDEN_VULKAN; behind it architectures: only files of these
 --full: every instruction set computes every file, and the C reference, which is slow, as many rows as the others.
 """
 import os
@@ -40,7 +40,41 @@ MODELS = {
     ("qwen35", "dev", "q4_0"): (1, 0.1237), ("qwen35", "k", "q4_k"): (3, 0.1709), ("qwen35", "k", "q6_k"): (3, 0.1537),
     ("qwen35", "odd", "f32"): (4, 0.005), ("qwen35", "odd", "q8_0"): (4, 0.0621), ("qwen35", "mtp", "f32"): (5, 0.005),
     ("qwen35", "mtp", "q8_0"): (5, 0.0824),
+    ("qwen35moe", "dev", "f32"): (1, 0.005), ("qwen35moe", "dev", "q8_0"): (1, 0.1604),
+    ("qwen35moe", "dev", "q4_0"): (1, 0.1467), ("qwen35moe", "k", "q4_k"): (3, 0.2470),
+    ("qwen35moe", "k", "q6_k"): (3, 0.2615), ("qwen35moe", "mtp", "f32"): (5, 0.005),
+    ("qwen35moe", "mtp", "q8_0"): (5, 0.1189),
+    ("qwen3next", "dev", "f32"): (1, 0.005), ("qwen3next", "dev", "q8_0"): (1, 0.1616),
+    ("qwen3next", "dev", "q4_0"): (1, 0.1496), ("qwen3next", "k", "q4_k"): (3, 0.2627),
+    ("qwen3next", "k", "q6_k"): (3, 0.2312),
 }
+# What is not computed, or makes no sense, is refused by its name.
+REFUSED = (
+    ("qwen35", "dev", "qwen35.ssm.state_size", "qwen35.ssm.state_size is 0"),
+    ("qwen35moe", "dev", "qwen35moe.expert_shared_feed_forward_length",
+     "qwen35moe.expert_shared_feed_forward_length is missing"),
+    ("qwen35moe", "dev", "qwen35moe.expert_count", "qwen35moe.expert_count is missing"),
+    ("qwen35moe", "dev", "qwen35moe.expert_used_count=u32:25", "an impossible number of experts in use"),
+    ("qwen35moe", "dev", "qwen35moe.ssm.time_step_rank", "qwen35moe.ssm.time_step_rank is 0"),
+    ("qwen35moe", "dev", "qwen35moe.ssm.inner_size=u32:64", "qwen35moe.ssm.inner_size is 64"),
+    ("qwen35moe", "dev", "qwen35moe.expert_shared_count=u32:2", "only one shared expert"),
+    ("qwen35moe", "dev", "qwen35moe.expert_gating_func=u32:2", "function 2, a sigmoid"),
+    ("qwen35moe", "dev", "qwen35moe.full_attention_interval=u32:5", "no layer of it has attention"),
+    ("qwen35moe", "dev", "qwen35moe.attention.recurrent_layers=abool:1,1,0", "says of 4 layers"),
+    ("qwen35moe", "dev", "qwen35moe.attention.recurrent_layers=abool:1,1,0,0", "tensor blk.2.attn_q.weight is missing"),
+    ("qwen35moe", "dev", "qwen35moe.feed_forward_length qwen35moe.expert_feed_forward_length",
+     "qwen35moe.feed_forward_length is missing"),
+    ("qwen3next", "dev", "qwen3next.ssm.group_count=u32:4", "tensor blk.0.attn_qkv.weight has the shape"),
+    ("qwen3next", "dev", "qwen3next.ssm.group_count=u32:3", "4 heads of 32 values for 3 heads of keys"),
+)
+# Forms of the same model.
+NEUTRAL = (
+    ("qwen35moe", "dev", "qwen35moe.feed_forward_length"),
+    ("qwen35moe", "dev", "qwen35moe.full_attention_interval"),
+    ("qwen35moe", "dev", "qwen35moe.full_attention_interval=u32:2 "
+                         "qwen35moe.attention.recurrent_layers=abool:1,1,1,0"),
+    ("qwen3next", "dev", "qwen3next.expert_shared_count=u32:1"),
+)
 # An expert that was chosen otherwise at one position moves the positions after it: there the median counts.
 BY_MEDIAN = (("gpt-oss", "dev", "f32"),)
 # Whose reference rounds YaRN's range.
@@ -48,14 +82,16 @@ ROUNDED = (("gpt-oss", "dev", "bf16"),)
 # Which all instruction sets compute without --full: one of each architecture, and each way of its own to turn.
 BY_ALL = (("llama", "dev", "q4_0"), ("llama", "linear", "f32"), ("llama", "rope120", "q8_0"), ("llama", "part", "f32"),
           ("smollm3", "dev", "q8_0"), ("qwen2", "dev", "q4_0"), ("qwen3", "yarn", "f32"), ("qwen3moe", "k", "q6_k"),
-          ("gpt-oss", "dev", "mxfp4"), ("lfm2", "dev", "q8_0"), ("qwen35", "dev", "q8_0"))
+          ("gpt-oss", "dev", "mxfp4"), ("lfm2", "dev", "q8_0"), ("qwen35", "dev", "q8_0"),
+          ("qwen35moe", "dev", "q4_0"), ("qwen3next", "dev", "q8_0"))
 VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("llama", "rope80", "q8_0"), ("llama", "rope100", "f32"),
           ("llama", "rope120", "q8_0"), ("llama", "part", "f32"), ("smollm3", "dev", "q8_0"), ("smollm3", "k", "q4_k"),
           ("qwen2", "dev", "q8_0"), ("qwen2", "dev", "f32"), ("qwen3", "yarn", "f32"),
           ("qwen3moe", "dev", "q8_0"), ("qwen3moe", "k", "q4_k"), ("gpt-oss", "dev", "mxfp4"))
 EXACT = (("llama", "dev", "q8_0"), ("llama", "rope120", "q8_0"), ("smollm3", "dev", "q4_0"), ("qwen2", "dev", "q4_0"),
          ("qwen3", "k", "q4_k"), ("qwen3moe", "dev", "q4_0"), ("qwen3moe", "k", "q6_k"), ("gpt-oss", "dev", "mxfp4"),
-         ("lfm2", "dev", "q8_0"), ("lfm2", "odd", "f32"), ("qwen35", "dev", "q8_0"), ("qwen35", "odd", "f32"))
+         ("lfm2", "dev", "q8_0"), ("lfm2", "odd", "f32"), ("qwen35", "dev", "q8_0"), ("qwen35", "odd", "f32"),
+         ("qwen35moe", "dev", "q8_0"), ("qwen3next", "dev", "q4_0"))
 FAMILY = Family("archs", {key: limit for key, (_, limit) in MODELS.items()}, lambda key: MODELS[key][0],
                 lambda key: ["--rounded"] * (key in ROUNDED), BY_MEDIAN)
 
@@ -66,6 +102,7 @@ def distance(program, full):
 
 if __name__ == "__main__":
     main({"distance": distance, "bits": lambda program, full: FAMILY.bits(program),
+          "refused": lambda program, full: FAMILY.refused(program, REFUSED, NEUTRAL),
           "exact": lambda program, full: FAMILY.exact(program, EXACT, full),
           "vulkan": lambda program, full: FAMILY.vulkan(program, [(key, precision) for key in VULKAN
                                                                   for precision in ("default", "f32")])})

@@ -1,6 +1,7 @@
-"""Granite, Gemma 2, Command R, Ministral 3, Phi, GLM, OLMo, EXAONE, Hunyuan, Seed and Qwen2 with experts against float64:
-random models (tools/mkgguf_shelf.py), whose reference values another program computed, stay within a stated distance of
-them, on the host device and on Vulkan; and what a sequence gets on the host device is the same bits in every company.
+"""Granite, Gemma 2, Command R, Ministral 3, Phi, GLM, OLMo, EXAONE, Hunyuan, Seed and Qwen2 with experts against
+float64: random models (tools/mkgguf_shelf.py), whose reference values another program computed, stay within a stated
+distance of them, on the host device and on Vulkan; and what a sequence gets on the host device is the same bits in
+every company.
 
 usage: test_shelf.py distance GOLDEN_HOST [--full] | refused GOLDEN_HOST | bits GOLDEN_HOST |
        exact TEST_HOST_EXACT [--full] | vulkan GOLDEN_VULKAN; behind it architectures: only files of these
