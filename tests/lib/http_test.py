@@ -147,10 +147,11 @@ class FakeDaemon:
     """Answers each job with the same tokens (dicts of a Token's fields), and keeps what was asked: for what no model of
     the tests says by itself. Tokens None: no job is ever answered. deaf: a label that gets no answer to anything, as if
     all that it asks for took for ever; `heard` counts its connections. said: answers to questions (fields of Status or
-    Models), which else are empty. Use it in a `with`, the gateway inside."""
+    Models). Else models are an empty list, and status is never answered. Use it in a `with`, the gateway inside."""
 
     def __init__(self, tokens, deaf=None, said=None, **done):
-        self.tokens, self.done, self.asked, self.said = tokens, done, [], said or {}
+        self.tokens, self.done, self.asked = tokens, done, []
+        self.said = {"models": {}, "load": {}, **(said or {})}
         self.deaf, self.heard = deaf, 0
 
     def __enter__(self):
@@ -193,8 +194,8 @@ class FakeDaemon:
                     f.read()
                     return
                 for question, answer in (("models", "models"), ("status", "status"), ("load", "ok")):
-                    if question in request:
-                        reply(request, answer, self.said.get(question, {}))
+                    if question in request and question in self.said:
+                        reply(request, answer, self.said[question])
                 if "hello" in request:
                     reply(request, "hello", {"protocol": 1, "version": "fake", "max_frame_bytes": 1 << 20,
                                              "speaks_for": request["hello"].get("speaks_for", "")})
