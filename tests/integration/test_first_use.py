@@ -83,7 +83,7 @@ def a_terminal_ends():
         wait_for(lambda: not t.lives(), "the daemon's end", 15)
         check("the terminal that it was started from has gone" in d.log() and "ended" in d.log(), "why", d.log())
         check(not os.path.exists(d.socket), "the socket is gone")
-        check("lost" not in d.log(), "no worker was lost", d.log())
+        check(") lost: " not in d.log(), "no worker was lost", d.log())
 
 
 @test
@@ -457,7 +457,7 @@ def all_are_asked_to_end():
             result = job.wait()
             equal((result.reason, len(result.ids)), ("DONE_LENGTH", 150), "the job's end")
             equal(d.wait_end(), None, "the daemon's end")
-            check("lost" not in d.log() and "restart" not in d.log(), "the log", d.log())
+            check(") lost: " not in d.log() and "restart" not in d.log(), "the log", d.log())
 
 
 @test

@@ -8,11 +8,10 @@ import shutil
 import socket
 import struct
 import subprocess
-import tempfile
 import threading
 import time
 
-from tandem_test import BIN, REPORT, SLOW, Skip, check, equal, parallel, wait_for  # noqa: F401
+from tandem_test import BIN, REPORT, SLOW, Skip, check, equal, make_folder, parallel, wait_for  # noqa: F401
 from tandem_wire import SCHEMA
 
 PATIENCE = 60.0 * SLOW
@@ -155,7 +154,7 @@ class FakeDaemon:
         self.deaf, self.heard = deaf, 0
 
     def __enter__(self):
-        self.dir = tempfile.mkdtemp(prefix="tandem-test-")
+        self.dir = make_folder()
         self.socket = os.path.join(self.dir, "socket")
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(self.socket)

@@ -6,9 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 
-from tandem_test import SLOW, Daemon, Skip, check, listens, wait_for
+from tandem_test import SLOW, Daemon, Skip, check, listens, make_folder, wait_for
 
 NAME = "dev.tandem.Tandem1"
 ROOT = "/dev/tandem/Tandem1"
@@ -67,7 +66,7 @@ class Bus:
         self.kind = kind
 
     def __enter__(self):
-        self.dir = tempfile.mkdtemp(prefix="tandem-bus-")
+        self.dir = make_folder("tandem-bus-")
         os.chmod(self.dir, 0o755)
         self.path = os.path.join(self.dir, "bus")
         self.address = f"unix:path={self.path}"

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import select
 import shutil
 import signal
@@ -293,6 +294,16 @@ def request(prompt=PROMPT, n=64, temp=0.0, seed=0, top_k=0, top_p=0.0, min_p=0.0
 # ---- the daemon
 
 
+def make_folder(prefix="tandem-test-"):
+    """A new folder for this user alone, named by digits: a name of letters may spell a word that a test looks for in a
+    log. One that ended in "qsrlosto" did."""
+    while True:
+        path = os.path.join(tempfile.gettempdir(), prefix + str(secrets.randbelow(10 ** 9)))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+            return path
+
+
 # What a test starts by this ends with it, however the test ends. Start it from the main thread: to the kernel, the
 # thread that starts a process is its parent.
 ENDS_WITH_TEST = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL")
@@ -314,7 +325,7 @@ class Daemon:
         self.expect_exit = 0  # a test that kills the daemon itself sets None
 
     def __enter__(self):
-        self.dir = tempfile.mkdtemp(prefix="tandem-test-")
+        self.dir = make_folder()
         self.socket = os.path.join(self.dir, "run", "socket")
         self.log_path = os.path.join(self.dir, "tandemd.log")
         try:
