@@ -61,7 +61,7 @@ class Folder(Daemon):
         self.process = subprocess.Popen(["true"])
 
     def _listens(self):
-        return os.path.exists(self.socket)
+        return listens(self.socket)
 
     def __exit__(self, *why):
         for path in glob.glob("/proc/[0-9]*/cmdline"):
