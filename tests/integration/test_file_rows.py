@@ -85,9 +85,7 @@ def cut_short():
         with Daemon(models=[TALE, path], hang_ms=STANDING_MS) as d:
             want = d.generate(model="tale", prompt=PROMPT, n=10)
             good = d.generate(model="victim", ids=IDS, n=300, temp=0.0)
-            workers = d.worker_pids()
-            job = d.start_job(model="victim", ids=IDS, n=300, temp=0.0)
-            with d.sliced(lambda: job.has(3), "three tokens", workers):
+            with d.in_midst(dict(model="victim", ids=IDS, n=300, temp=0.0), tokens=3) as (job,):
                 os.truncate(path, 100000)
             r = job.wait()
             check(r.reason == "DONE_ERROR", "the job ends", r.reason)

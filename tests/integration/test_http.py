@@ -574,12 +574,12 @@ def a_worker_is_killed():
         d.wait_ready()
         body = {"model": "tale", "prompt": PROMPT, "max_tokens": 300, "seed": 11, "stream": True}
         want = text_of(g.events("/v1/completions", body))[0]
-        workers, pid = d.worker_pids(), d.worker_pid("gpu")
         result = []
         thread = threading.Thread(target=lambda: result.append(text_of(g.events("/v1/completions", body))[0]))
-        thread.start()
-        with d.sliced(lambda: any(j.get("generated_tokens", 0) > 0 for j in d.jobs()), "it streams", workers):
-            send_signal(pid, signal.SIGKILL)
+        with d.standing() as workers:
+            thread.start()
+            run_in_slices(workers, lambda: any(j.get("generated_tokens", 0) > 0 for j in d.jobs()), "it streams")
+            d.signal_worker("gpu")
         thread.join()
         equal(result, [want], "the same text")
         check(d.status().get("recoveries", 0) > 0, "the worker had been lost")

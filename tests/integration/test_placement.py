@@ -69,10 +69,9 @@ def one_resource():
             check(share[other] * 10 < share[first], "one worker ran nearly everything", share)
             # Its next life begins late, or it may be back before the other one has had a turn to begin.
             private.put_script(first, f'sleep 2\nexec {private.worker(first)} "$@"\n')
-            workers, pid, before = d.worker_pids(), d.worker_pid(first), ran(d)[other]
-            job = d.start_job(n=1200)
-            with d.sliced(lambda: job.has(20), "tokens", workers):
-                send_signal(pid, signal.SIGKILL)
+            before = ran(d)[other]
+            with d.in_midst(dict(n=1200), tokens=20) as (job,):
+                d.signal_worker(first)
             r = job.wait()
             same_ids(r.ids, want.ids, "ids of a job that changed its worker")
             equal(r.done["numerics_id"], want.done["numerics_id"], "numerics id")

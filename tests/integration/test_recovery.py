@@ -118,9 +118,7 @@ def many_jobs_survive():
         d.wait_ready()
         requests = [{"n": 150, "temp": 0.8, "seed": s, "prompt": PROMPT + " number " * s} for s in range(8)]
         alone = [d.generate(**q) for q in requests]
-        workers = d.worker_pids()
-        jobs = [d.start_job(**q) for q in requests]
-        with d.sliced(lambda: jobs[3].has(30), "30 tokens", workers):
+        with d.in_midst(*requests, tokens=30, of=3) as jobs:
             d.signal_worker("gpu")
         for job, want in zip(jobs, alone):
             same_ids(job.wait().ids, want.ids, "a job of eight")

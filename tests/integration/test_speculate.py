@@ -151,9 +151,7 @@ def workers_killed():
         recoveries = drafted = 0
         for i in range(times(2, 30, 2)):
             d.wait_ready(60)
-            workers, n = d.worker_pids(), rng.randrange(1, 20)
-            running = [d.start_job(**q) for q in jobs]
-            with d.sliced(lambda: running[0].has(n), "tokens", workers):
+            with d.in_midst(*jobs, tokens=rng.randrange(1, 20), of=0) as running:
                 d.signal_worker(rng.choice(("npu", "gpu")))
             for k, job in enumerate(running):
                 r = job.wait()
@@ -327,9 +325,8 @@ def drafts_and_workers_killed():
         recoveries = drafted = 0
         for i in range(times(2, 30, 2)):
             d.wait_ready(60)
-            workers, n = d.worker_pids(), rng.randrange(1, 20)
-            running = [d.start_job(**dict(q, draft="sprout", speculation=DRAFT)) for q in jobs]
-            with d.sliced(lambda: running[0].has(n), "tokens", workers):
+            drafting = [dict(q, draft="sprout", speculation=DRAFT) for q in jobs]
+            with d.in_midst(*drafting, tokens=rng.randrange(1, 20), of=0) as running:
                 d.signal_worker(rng.choice(("npu", "gpu")))
             for k, job in enumerate(running):
                 r = job.wait()
@@ -352,15 +349,14 @@ def a_draft_unloaded():
             wait_for(lambda: "sprout" not in [m["name"] for m in d.status()["models"]], "sprout leaves")
             compare(job.wait(), want, f"unloaded after {at} tokens")
             d.generate(model="sprout", n=1)  # it can be loaded again
-        workers, reason = d.worker_pids(), set()
-        job = d.start_job(n=600, draft="sprout", speculation=DRAFT)
-        with d.sliced(lambda: job.has(30), "tokens", workers):
-            d.call("unload", {"name": "sprout"})
+        reason = set()
 
         def told():
             reason.update(j.get("unguessed") for j in d.jobs())
             return "its draft model was lost" in reason or job.has(600)
-        with d.sliced(told, "why it has no guesses", workers):
+        with d.in_midst(dict(n=600, draft="sprout", speculation=DRAFT), tokens=30) as (job,):
+            d.call("unload", {"name": "sprout"})
+            run_in_slices(d.worker_pids(), told, "why it has no guesses")
             check("its draft model was lost" in reason, "why it has no guesses", reason)
         compare(job.wait(), want, "unloaded")
 

@@ -211,8 +211,10 @@ class Job:
 
     def step(self, timeout=None):
         """Handles one reply. False when the job is over."""
-        kind, m = self.wire.receive(self.id, timeout)
         r = self.result
+        if r.reason is not None:
+            return False
+        kind, m = self.wire.receive(self.id, timeout)
         if kind == "accepted":
             r.job = m.get("job", 0)
         elif kind == "progress":
@@ -256,8 +258,7 @@ class Job:
         """Handles what has come, and waits for nothing. Whether there are so many tokens."""
         while self.result.reason is None and (self.wire.inbox.get(self.id) or
                                               select.select([self.wire.socket], [], [], 0)[0]):
-            if not self.step():
-                break
+            self.step()
         return len(self.result.ids) >= n_tokens
 
     def cancel(self):
@@ -518,22 +519,25 @@ class Daemon:
         try:
             for pid in pids:
                 send_signal(pid, signal.SIGSTOP)
-            yield
+            yield pids
         finally:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     send_signal(pid, signal.SIGCONT)
 
     @contextlib.contextmanager
-    def in_midst(self, *requests, tokens=1):
-        """Jobs that have so many tokens and more to come. The workers stand still, so they are in their midst however
-        long this test takes to do something to them. A job may end before that, so it is tried some times."""
-        for _ in range(5):
-            jobs = [self.start_job(**r) for r in requests]
-            began = all([job.until(tokens) for job in jobs])
-            with self.standing():
-                there = {j["job"] for j in self.jobs()} if began else set()
-                if there.issuperset(job.result.job for job in jobs):
+    def in_midst(self, *requests, tokens=1, of=None):
+        """Jobs that have so many tokens (of: the number of the job that has them) and more to come. The workers stand
+        still when the jobs begin, run in slices, and stand still meanwhile, so the jobs are in their midst however long
+        this test takes to do something to them. On a busy machine a slice may last to a job's end: then there are new
+        jobs."""
+        for _ in range(20):
+            with self.standing() as workers:
+                jobs = [self.start_job(**r) for r in requests]
+                late = jobs if of is None else jobs[of:of + 1]
+                run_in_slices(workers, lambda: all([j.has(tokens) or j.result.reason for j in late]), "tokens")
+                there = {j["job"] for j in self.jobs()}
+                if all(len(j.result.ids) >= tokens and j.result.job in there for j in late):
                     yield jobs
                     return
             for job in jobs:
