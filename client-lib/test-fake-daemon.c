@@ -262,6 +262,11 @@ static void step_job(struct conn *c, struct fake_job *job)
                 job->next_ns = now + 150 * TDM_NSEC_PER_MSEC;
                 return;
         }
+        if (strcmp(job->model, "loads") == 0) {
+                send_progress(c, job, TANDEM__JOB_STATE__JOB_LOADING, 43, 100, 0);
+                job->next_ns = UINT64_MAX;
+                return;
+        }
         if (stage == 0 && strcmp(job->model, "queued") == 0) {
                 send_progress(c, job, TANDEM__JOB_STATE__JOB_QUEUED, 0, 0, 3);
                 job->next_ns = now + 150 * TDM_NSEC_PER_MSEC;

@@ -6,6 +6,7 @@
  *   "stuck"     accepted, and nothing more; Cancel is logged and not answered
  *   "deaf"      not even accepted
  *   "loading", "reading", "queued", "recover"   shows the progress of that name, 150 ms each, then as "tale"
+ *   "loads"     shows the progress of loading, and nothing more until Cancel
  *   "die"       two tokens, then the connection is cut
  *   "fault"     two tokens, then DONE_ERROR device-fault
  *   "busy"      Error busy; "ending": Error draining
