@@ -147,6 +147,58 @@ static void choice_charge(struct choice *c)
                 g->failed = true;
 }
 
+/* ---- how much of a prompt has been read ---- */
+
+/* A stream that begins tells what is read by then. */
+static void choice_tell_progress(struct choice *c)
+{
+        struct generation *g = c->generation;
+
+        if (!g->begun) {
+                generation_begin_stream(g);
+                return;
+        }
+        g->spoke_ns = tdm_now_ns();
+        g->ops->progress(g->x, c);
+}
+
+/* Before the first token the whole prompt has been read, whether the daemon came to say so or not. */
+static void choice_end_progress(struct choice *c)
+{
+        c->generation->told_recovering = false;
+        if (!c->progress.runs)
+                return;
+        c->progress.processed = c->progress.total;
+        choice_tell_progress(c);
+        c->progress.runs = false;
+}
+
+static void on_progress(struct tandem_job *job, const struct tandem_progress *told, void *userdata)
+{
+        struct choice *c = userdata;
+        struct generation *g = c->generation;
+        struct prompt_progress *p = &c->progress;
+
+        if (g->failed || c->cut || !g->request->stream)
+                return;
+        if (told->state == TANDEM_JOB_RECOVERING) {
+                p->runs = false; /* what is read again is counted anew */
+                if (g->begun && g->ops->recovering && !g->told_recovering) {
+                        g->ops->recovering(g->x);
+                        g->told_recovering = true;
+                }
+        }
+        if (told->state != TANDEM_JOB_PREFILL || !g->request->with_progress || !g->ops->progress ||
+            told->done >= told->total)
+                return;
+        if (!p->runs)
+                *p = (struct prompt_progress){ .runs = true, .cached = told->done, .began_ns = tdm_now_ns() };
+        p->total = told->total;
+        p->processed = told->done;
+        if (g->begun || g->n_accepted == g->n_choices)
+                choice_tell_progress(c);
+}
+
 void choice_take_token(struct choice *c, const struct tandem_token *token)
 {
         struct generation *g = c->generation;
@@ -159,6 +211,7 @@ void choice_take_token(struct choice *c, const struct tandem_token *token)
                 choice_lacks_memory(c);
                 return;
         }
+        choice_end_progress(c);
         c->generated_tokens = token->index + 1;
         token_measure(g, c);
         thought.n_calls = calls.thinking_size = 0;
@@ -291,6 +344,7 @@ void generation_listen(struct tandem_callbacks *callbacks)
 {
         tandem_callbacks_init(callbacks);
         callbacks->on_accepted = on_accepted;
+        callbacks->on_progress = on_progress;
         callbacks->on_token = on_token;
         callbacks->on_done = on_done;
 }

@@ -117,6 +117,9 @@ void generation_begin_stream(struct generation *g)
         g->begun = true;
         g->spoke_ns = tdm_now_ns();
         g->ops->begin(g->x);
+        for (unsigned i = 0; i < g->n_choices; i++)
+                if (g->choices[i].progress.runs)
+                        g->ops->progress(g->x, &g->choices[i]);
         exchange_begin_stream(g->x, g->ops->content_type);
 }
 

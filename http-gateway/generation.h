@@ -52,6 +52,7 @@ struct generation_request {
         unsigned n;             /* choices for each prompt */
         uint32_t context_limit; /* prompt and answer together; 0: none of ours */
         bool stream, with_usage, with_logprobs;
+        bool with_progress;        /* a stream tells how much of the prompt has been read */
         bool with_guesses;         /* it asked for them, so it is told how they were */
         bool count_only;           /* only how many tokens the prompt has */
         bool with_thinking;        /* it asked for thoughts, and its API tells them to those alone */
@@ -76,6 +77,13 @@ struct choice_piece {
         size_t from, to; /* of the choice's thinking or text; of a call, from is which */
 };
 
+/* Tokens of a prompt that is being read. */
+struct prompt_progress {
+        bool runs;
+        uint64_t total, cached, processed; /* cached: those that were there when the daemon first told */
+        uint64_t began_ns;
+};
+
 struct choice {
         struct generation *generation;
         unsigned index;
@@ -89,6 +97,7 @@ struct choice {
         uint64_t drafted, accepted_guesses;
         double prefill_s, decode_s, load_s;
         uint64_t last_token_ns;
+        struct prompt_progress progress;
         struct told *told; /* [n_told], where there are peers: what the client has */
         size_t n_told, told_capacity;
         char drew[192]; /* names the arithmetic that drew them; "": not known, or several */
@@ -124,6 +133,8 @@ struct generation_ops {
         void (*end)(struct exchange *x);
         void (*error)(struct exchange *x, const struct failure *f); /* in the midst of a stream */
         void (*ping)(struct exchange *x);                           /* NULL: none */
+        void (*progress)(struct exchange *x, struct choice *c);     /* tells the choice's. NULL: none is told */
+        void (*recovering)(struct exchange *x); /* a worker or the daemon was lost; jobs go on. NULL: not told */
         /* A choice's vector is there. NULL where the request is for text. */
         void (*vector)(struct exchange *x, struct choice *c, const float *vector, size_t n);
 };
@@ -139,6 +150,7 @@ struct generation {
         bool paused, begun, over, failed;
         bool elsewhere;
         bool lost; /* the daemon has died: what has not ended goes on at a peer */
+        bool told_recovering;
         bool anew; /* a daemon that ends refused some; they are asked for once more */
         unsigned n_choices, n_started, n_accepted, n_refused, n_ended;
         uint64_t started_ns, spoke_ns;

@@ -280,5 +280,6 @@ int request_take_stream_options(struct generation_request *r, struct failure *f)
         const json_t *options = json_get(r->json, "stream_options");
 
         r->with_usage = json_get_bool(options, "include_usage", false);
+        r->with_progress = json_get_bool(r->json, "return_progress", false);
         return options ? params_check(&params_stream_options, options, &r->warnings, f) : 0;
 }

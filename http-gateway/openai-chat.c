@@ -47,7 +47,24 @@ void openai_stream_error(struct exchange *x, const struct failure *f)
 
 void openai_ping(struct exchange *x)
 {
-        sse_add_comment(&x->out);
+        sse_add_comment(&x->out, "wait");
+}
+
+void openai_recovering(struct exchange *x)
+{
+        sse_add_comment(&x->out, "recovering");
+}
+
+json_t *openai_with_progress(json_t *chunk, const struct choice *c)
+{
+        const struct prompt_progress *p = &c->progress;
+        uint64_t ms = (tdm_now_ns() - p->began_ns) / TDM_NSEC_PER_MSEC;
+
+        json_object_set_new(chunk, "prompt_progress",
+                            json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)p->total, "cache",
+                                      (json_int_t)p->cached, "processed", (json_int_t)p->processed, "time_ms",
+                                      (json_int_t)ms));
+        return chunk;
 }
 
 /* JSON has no infinity. */
@@ -130,6 +147,14 @@ static json_t *text_chunk(struct exchange *x, const struct choice *c, const char
                      json_pack("[{s:i, s:{s:o}, s:o, s:n}]", "index", (int)c->index, "delta", "content",
                                json_text(text, size), "logprobs", logprobs, "finish_reason"),
                      NULL);
+}
+
+static void chat_progress(struct exchange *x, struct choice *c)
+{
+        json_t *choices = json_pack("[{s:i, s:{s:s, s:n}, s:n, s:n}]", "index", (int)c->index, "delta", "role",
+                                    "assistant", "content", "logprobs", "finish_reason");
+
+        sse_add(&x->out, NULL, openai_with_progress(chunk(x, choices, NULL), c));
 }
 
 static void chat_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
@@ -259,7 +284,9 @@ static const struct generation_ops chat_ops = { .content_type = SSE_CONTENT_TYPE
                                                 .choice_end = chat_choice_end,
                                                 .end = chat_end,
                                                 .error = openai_stream_error,
-                                                .ping = openai_ping };
+                                                .ping = openai_ping,
+                                                .progress = chat_progress,
+                                                .recovering = openai_recovering };
 
 static int take_chat_request(struct generation_request *r, struct failure *f)
 {

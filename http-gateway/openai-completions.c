@@ -98,6 +98,11 @@ static void completion_begin(struct exchange *x)
 {
 }
 
+static void completion_progress(struct exchange *x, struct choice *c)
+{
+        sse_add(&x->out, NULL, openai_with_progress(text_chunk(x, c, "", 0, json_null()), c));
+}
+
 /* `echo`: the prompt in front of what a choice says first. It counts with what is kept for the answer. */
 static void choice_echo(struct exchange *x, struct choice *c)
 {
@@ -197,7 +202,9 @@ static const struct generation_ops completion_ops = { .content_type = SSE_CONTEN
                                                       .choice_end = completion_choice_end,
                                                       .end = completion_end,
                                                       .error = openai_stream_error,
-                                                      .ping = openai_ping };
+                                                      .ping = openai_ping,
+                                                      .progress = completion_progress,
+                                                      .recovering = openai_recovering };
 
 static int take_ids(struct prompt *p, const json_t *ids, struct failure *f)
 {

@@ -446,7 +446,8 @@ static const struct generation_ops response_ops = { .content_type = SSE_CONTENT_
                                                     .choice_end = response_choice_end,
                                                     .end = response_end,
                                                     .error = response_error,
-                                                    .ping = openai_ping };
+                                                    .ping = openai_ping,
+                                                    .recovering = openai_recovering };
 
 static int take_response(struct generation_request *r, struct failure *f)
 {

@@ -24,6 +24,9 @@ json_t *openai_usage(const struct generation *g);
 /* A stream's ends. */
 void openai_stream_error(struct exchange *x, const struct failure *f);
 void openai_ping(struct exchange *x);
+void openai_recovering(struct exchange *x);
+/* Adds `prompt_progress`, as llama-server has it, to a chunk. */
+json_t *openai_with_progress(json_t *chunk, const struct choice *c);
 /* Sampling as OpenAI documents it: temperature 1, nothing cut off. */
 void openai_take_sampling(struct generation_request *r);
 /* options.max_tokens, where the parameter is given; -1 is no limit, as other servers have it. 0, or a failure. */

@@ -6,6 +6,7 @@
         HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),                                                 \
                 HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"),                                            \
                 HONOURED("stream_options", PARAM_OBJECT, 0, 0, "`include_usage`"),                                     \
+                HONOURED("return_progress", PARAM_BOOL, 0, 0, "of a stream: how much of the prompt was read"),         \
                 HONOURED("temperature", PARAM_NUMBER, 0, 2, "1"), HONOURED("top_p", PARAM_NUMBER, 0, 1, "1"),          \
                 HONOURED("top_k", PARAM_INTEGER, -1, MAX_TOKENS, "an extension; 0, off; -1: off"),                     \
                 HONOURED("min_p", PARAM_NUMBER, 0, 1, "an extension; 0, off"),                                         \

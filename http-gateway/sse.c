@@ -63,7 +63,9 @@ void sse_add_text(struct buffer *out, const char *text)
         buffer_add_text(out, "\n\n");
 }
 
-void sse_add_comment(struct buffer *out)
+void sse_add_comment(struct buffer *out, const char *text)
 {
-        buffer_add_text(out, ": wait\n\n");
+        buffer_add_text(out, ": ");
+        buffer_add_text(out, text);
+        buffer_add_text(out, "\n\n");
 }

@@ -19,7 +19,7 @@ struct sse_form {
 void sse_form_make(struct sse_form *form, const char *event, json_t *json); /* takes json over */
 void sse_form_add(struct buffer *out, const struct sse_form *form, const char *text, size_t size);
 void sse_form_free(struct sse_form *form);
-void sse_add_text(struct buffer *out, const char *text); /* data: [DONE] */
-void sse_add_comment(struct buffer *out);                /* parsers skip it; it shows that the server is there */
+void sse_add_text(struct buffer *out, const char *text);    /* data: [DONE] */
+void sse_add_comment(struct buffer *out, const char *text); /* parsers skip it: a sign of life */
 
 #endif

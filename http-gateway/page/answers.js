@@ -31,7 +31,7 @@ function explain(problem) {
   return String(problem.message || problem);
 }
 
-// Server-sent events: one JSON object each, until [DONE].
+// Server-sent events: one JSON object each, until [DONE]. A comment may tell that a worker was lost.
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -45,6 +45,8 @@ async function* events(body) {
     for (const line of lines)
       if (line.startsWith("data: ") && line !== "data: [DONE]")
         yield JSON.parse(line.slice(6));
+      else if (line === ": recovering")
+        yield {recovering: true};
   }
 }
 
@@ -69,7 +71,7 @@ function forget(turns, from, question, problem) {
 async function* answers(turns, question, {system, ...settings}, signal) {
   const told = system ? [{role: "system", content: system}] : [];
   for (let from = 0, begun = false;;) {
-    const body = {...settings, messages: [...told, ...turns.slice(from).flatMap(messagesOf), question]};
+    const body = {...settings, return_progress: true, messages: [...told, ...turns.slice(from).flatMap(messagesOf), question]};
     const r = await fetch("/v1/chat/completions",
                           {method: "POST", headers: headers(), body: JSON.stringify(body), signal});
     let problem = r.ok ? null : await failure(r), ended = false;

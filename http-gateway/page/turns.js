@@ -187,7 +187,7 @@ function takeCalls(turn, deltas) {
 class Progress {
   constructor(view, by) {
     Object.assign(this, {view, by, began: performance.now(), first: 0, last: 0, n: 0, usage: null, ended: "",
-                         timer: 0, cost: 0});
+                         reading: "", recovering: "", timer: 0, cost: 0});
     this.clock = setInterval(() => this.tell(), 500);
     view.article.setAttribute("aria-busy", "true"); // a screen reader waits for the whole
     this.tell();
@@ -196,16 +196,29 @@ class Progress {
   tell() {
     const now = performance.now(), silent = now - (this.last || this.began);
     const rate = (this.n - 1) / (now - this.first) * 1000;
-    this.view.note.textContent = this.by + (!this.n ? "waiting… " + Math.round(silent / 1000) + " s" :
+    this.view.note.textContent = this.by + this.recovering + (this.reading ? this.reading : !this.n ? "waiting… " + Math.round(silent / 1000) + " s" :
       silent > SILENT_AFTER_MS ? "waiting for the next word… " + Math.round(silent / 1000) + " s" :
       this.n > 1 ? "about " + rate.toFixed(0) + " tokens a second" : "");
+  }
+
+  // How much of the prompt has been read, which after the loss of a worker is read again.
+  takeReading(event) {
+    const p = event.prompt_progress;
+    if (event.recovering)
+      this.recovering = "a worker was lost; the answer goes on: ";
+    this.reading = p && p.processed < p.total ? "reading " + p.processed.toLocaleString("en") + " of " +
+      p.total.toLocaleString("en") + " tokens (" + Math.floor(100 * p.processed / p.total) + "%)" : "";
+    if (p || event.recovering)
+      this.tell();
+    return p || event.recovering;
   }
 
   take(event) {
     const choice = event.choices && event.choices[0], turn = this.view.turn;
     this.usage = event.usage || this.usage;
-    if (!choice)
+    if (this.takeReading(event) || !choice)
       return;
+    this.recovering = "";
     this.last = performance.now();
     this.first = this.first || this.last;
     this.n++;

@@ -129,7 +129,8 @@ def conversations():
             b.click("#stop")
             b.last_note("stopped")
         equal({k: v for k, v in b.asked()[-1].items() if k != "messages"},
-              {"model": "tale", "stream": True, "stream_options": {"include_usage": True}}, "what was asked")
+              {"model": "tale", "stream": True, "stream_options": {"include_usage": True}, "return_progress": True},
+              "what was asked")
         equal(b.value("#text"), "Who is he?", "a question without an answer is back in the box")
         b.set("#temperature", "0")
         b.set("#limit", "5")

@@ -235,6 +235,22 @@ def turns():
         equal((contents(b)[-3:], b.value("#text"), b.shown("#hint")), (["four", "Slow.", "five"], "", False),
               "typed ahead")
 
+        # A long prompt: how much of it has been read, also when a worker is lost.
+        def reading(done):
+            return {"choices": [{"index": 0, "delta": {"role": "assistant", "content": None}}],
+                    "prompt_progress": {"total": 2000, "cache": 0, "processed": done, "time_ms": 1}}
+        b.answer([reading(1500), {"comment": "recovering"}, reading(500), reading(2000), *events("Read.")])
+        for done, words in ((1500, "reading 1,500 of 2,000 tokens (75%)"), (500, "a worker was lost"),
+                            (500, "reading 500 of 2,000 tokens (25%)")):
+            b.hold(f"document.querySelector('.turn:last-of-type .note')?.textContent.includes('{words}')")
+            if done == 1500:
+                b.type("#text", "long" + ENTER)
+            b.wait_held()
+        b.hold("false")
+        b.last_note("tokens")
+        equal((b.asked()[-1]["return_progress"], b.said()[-1]), (True, "Read."), "after the reading")
+        check("2 tokens" in b.last_note("tokens"), "chunks that tell of the reading are no tokens")
+
         # While it comes: the speed.
         b.answer(events("word " * 20, size=5))
         hold_begun(b, "six")

@@ -144,9 +144,10 @@ class Gateway:
 
 class FakeDaemon:
     """Answers each job with the same tokens (dicts of a Token's fields), and keeps what was asked: for what no model of
-    the tests says by itself. Tokens None: no job is ever answered. deaf: a label that gets no answer to anything, as if
-    all that it asks for took for ever; `heard` counts its connections. said: answers to questions (fields of Status or
-    Models). Else models are an empty list, and status is never answered. Use it in a `with`, the gateway inside."""
+    the tests says by itself. {"progress": fields of Progress} among them is told at its place. Tokens None: no job is
+    ever answered. deaf: a label that gets no answer to anything, as if all that it asks for took for ever; `heard`
+    counts its connections. said: answers to questions (fields of Status or Models). Else models are an empty list, and
+    status is never answered. Use it in a `with`, the gateway inside."""
 
     def __init__(self, tokens, deaf=None, said=None, **done):
         self.tokens, self.done, self.asked = tokens, done, []
@@ -202,10 +203,15 @@ class FakeDaemon:
                     self.asked.append(request["generate"])
                     if self.tokens is None:
                         continue
-                    n = len(self.tokens)
+                    n = sum("progress" not in token for token in self.tokens)
                     reply(request, "accepted", {"job": 1, "prompt_tokens": 3, "model": "tale", "max_tokens": n})
-                    for i, token in enumerate(self.tokens):
+                    i = 0
+                    for token in self.tokens:
+                        if "progress" in token:
+                            reply(request, "progress", dict(token["progress"], job=1))
+                            continue
                         reply(request, "tokens", {"job": 1, "index": i, "tokens": [dict({"id": i + 1}, **token)]})
+                        i += 1
                     reply(request, "done", dict({"job": 1, "prompt_tokens": 3, "generated_tokens": n}, **self.done))
 
 

@@ -22,7 +22,8 @@ document.addEventListener('securitypolicyviolation', e => violations.push(e.viol
 function scripted(answer) {
   if (answer.error)
     return Response.json({error: answer.error}, {status: answer.status || 400});
-  const text = [...answer.map(e => JSON.stringify(e)), '[DONE]'].map(e => 'data: ' + e + '\\n\\n').join('');
+  const text = [...answer.map(e => e.comment ? ': ' + e.comment : 'data: ' + JSON.stringify(e)), 'data: [DONE]']
+    .map(e => e + '\\n\\n').join('');
   return new Response(text);
 }
 fetch = async (path, o) => {
