@@ -2,9 +2,9 @@
 
 TANDEM_RELEASED_PYTHON names an interpreter that has the packages of python.txt; without it they are installed under
 TANDEM_TEST_CACHE. TANDEM_LLAMA_CPP names a command that starts llama.cpp's programs: it gets a program's name and
-arguments. What the makers say is kept in the cache of released files and asked for once for the same questions."""
+arguments. What both say is kept: kept.py."""
 import contextlib
-import hashlib
+import functools
 import json
 import os
 import socket
@@ -19,6 +19,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "lib"))
 sys.path.insert(0, HERE)
 import corpus  # noqa: E402
 import fetch  # noqa: E402
+import kept  # noqa: E402
 from client_packages import python_of  # noqa: E402
 from tandem_test import Skip, check  # noqa: E402
 
@@ -43,7 +44,9 @@ SMOLLM = Released("smollm2-135m", "SmolLM2-135M-Instruct.Q4_1.gguf", None, "<|im
 FILES = (GEMMA, SMOLLM)
 
 
+@functools.lru_cache(maxsize=None)
 def folder(name):
+    """Of the model's files, whose sums are looked at once."""
     try:
         return fetch.get(name)
     except fetch.Unreachable as e:
@@ -55,26 +58,21 @@ def python():
 
 
 def maker(released, task, **work):
-    """What maker.py answers, kept for the same work."""
+    """What maker.py answers, kept."""
+    on = dict(work, task=task, file=kept.sum_of(released.path()), program=kept.programs("maker.py"),
+              versions=kept.versions(python(), "python.txt"))
     work = dict(work, task=task, file=released.path())
     if task == "tokens":
         work["tokenizer"] = released.tokenizer_path()
-    program = os.path.join(HERE, "maker.py")
-    asked = hashlib.sha256(json.dumps(work, sort_keys=True).encode())
-    for path in (program, os.path.join(HERE, "python.txt")):
-        with open(path, "rb") as f:
-            asked.update(f.read())
-    kept = os.path.join(fetch.cache(), "answers", f"{released.name}-{task}-{asked.hexdigest()[:16]}.json")
-    if not os.path.exists(kept):
-        os.makedirs(os.path.dirname(kept), exist_ok=True)
-        r = subprocess.run([python(), "-B", program], input=json.dumps(work).encode(), stdout=subprocess.PIPE,
-                           stderr=subprocess.PIPE, timeout=7200)
+        on["tokenizer"] = released.tokenizer_path() and kept.sum_of(released.tokenizer_path())
+
+    def ask():
+        r = subprocess.run([python(), "-B", os.path.join(HERE, "maker.py")], input=json.dumps(work).encode(),
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=7200)
         check(r.returncode == 0, f"maker.py {task} of {released.name}", r.stderr[-2000:])
-        with open(kept + ".part", "wb") as f:
-            f.write(r.stdout)
-        os.rename(kept + ".part", kept)
-    with open(kept, encoding="utf-8") as f:
-        return json.load(f)
+        return json.loads(r.stdout)
+
+    return kept.answer(f"{released.name}-{task}", on, ask)
 
 
 def sequences(r, d):
@@ -83,13 +81,27 @@ def sequences(r, d):
     return out + [d.tokenize(corpus.tales()[:9000], model=r.model)[:1200]]
 
 
+def llama_cpp():
+    """The command that starts llama.cpp's programs. Raises Skip where there is none."""
+    command = (os.environ.get("TANDEM_LLAMA_CPP") or "").split()
+    if not command:
+        raise Skip("TANDEM_LLAMA_CPP names no command that starts llama.cpp's programs")
+    return command
+
+
+def of_llama_cpp(path):
+    """What an answer of llama-server on a file depends on, beside the question."""
+    r = subprocess.run(llama_cpp() + ["llama-server", "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                       text=True, timeout=300)
+    check(r.returncode == 0 and "version" in r.stdout, "llama-server --version", r.stdout[-2000:])
+    return {"file": kept.sum_of(path), "llama.cpp": r.stdout, "program": kept.programs("released.py")}
+
+
 class LlamaServer:
     """llama-server with a released file. Raises Skip where there is none."""
 
     def __init__(self, path, *more):
-        self.command = (os.environ.get("TANDEM_LLAMA_CPP") or "").split()
-        if not self.command:
-            raise Skip("TANDEM_LLAMA_CPP names no command that starts llama.cpp's programs")
+        self.command = llama_cpp()
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]

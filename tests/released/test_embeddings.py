@@ -3,7 +3,7 @@ no GGUF are converted by llama.cpp's own converter, which the source package of 
 
 Skipped by name where a registry does not answer. TANDEM_EMBEDDINGS_PYTHON names an interpreter that has the packages of
 embeddings.txt; without it they are installed under TANDEM_TEST_CACHE. With TANDEM_LLAMA_CPP (released.py) llama.cpp's
-vectors of the same file are beside Tandem's."""
+vectors of the same file are beside Tandem's. Converted files and all vectors of others are kept: kept.py."""
 import os
 import random
 import struct
@@ -17,6 +17,7 @@ from http_test import Gateway  # noqa: E402
 import client_packages  # noqa: E402
 import corpus  # noqa: E402
 import fetch  # noqa: E402
+import kept  # noqa: E402
 import released  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -66,28 +67,49 @@ def converter():
     return path
 
 
+def made_by(*names):
+    """What is kept depends on these programs of this folder, the converter and the packages."""
+    return {"programs": kept.programs("converter.txt", *names), "versions": kept.versions(python(), "embeddings.txt")}
+
+
+def of_files(name):
+    """The sums of a model's files, as the table has them: fetch.py has looked at them."""
+    released.folder(name)
+    return {f: entry["sha256"] for f, entry in fetch.known(name)["files"].items()}
+
+
+@functools.lru_cache(maxsize=None)
 def converted(name, kind):
     """The path of a released model as a GGUF file, made by llama.cpp's converter."""
-    folder, tools = released.folder(name), converter()
-    path = os.path.join(client_packages.cache("released-converted"), f"{name}-{kind}.gguf")
-    if not os.path.exists(path):
-        r = subprocess.run([python(), os.path.join(tools, "convert_hf_to_gguf.py"), folder, "--outtype", kind,
-                            "--sentence-transformers-dense-modules", "--outfile", path + ".part"],
+    def make(path):
+        tools = converter()
+        r = subprocess.run([python(), os.path.join(tools, "convert_hf_to_gguf.py"), released.folder(name), "--outtype",
+                            kind, "--sentence-transformers-dense-modules", "--outfile", path],
                            env=dict(os.environ, PYTHONPATH=os.path.join(tools, "gguf-py")), stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         check(r.returncode == 0, f"llama.cpp's converter on {name}", r.stdout[-2000:])
-        os.rename(path + ".part", path)
-    return path
+
+    return kept.file(f"{name}-{kind}.gguf", dict(made_by(), files=of_files(name)), make)
+
+
+def maker(name, texts, more):
+    """What embedding_maker.py answers, kept."""
+    def ask():
+        work = {"folder": released.folder(name), "texts": texts, "more": more}
+        r = subprocess.run([python(), "-B", os.path.join(HERE, "embedding_maker.py")], stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, timeout=3600, input=json.dumps(work).encode())
+        check(r.returncode == 0, "sentence-transformers", r.stderr[-2000:])
+        return json.loads(r.stdout)
+
+    return kept.answer(f"{name}-vectors", dict(made_by("embedding_maker.py"), files=of_files(name), texts=texts,
+                                               more=more), ask)
 
 
 @functools.lru_cache(maxsize=None)
 def makers(name=NAME):
-    work = {"folder": released.folder(name), "texts": TEXTS if name == NAME else SHORT,
-            "more": [] if name == NAME else MANY}
-    r = subprocess.run([python(), "-B", os.path.join(HERE, "embedding_maker.py")], stdout=subprocess.PIPE,
-                       stderr=subprocess.PIPE, timeout=3600, input=json.dumps(work).encode())
-    check(r.returncode == 0, "sentence-transformers", r.stderr[-2000:])
-    return json.loads(r.stdout)
+    """{"ids", "vectors", "more_ids"}. Texts for ids alone change with the tree, so they are asked for by themselves."""
+    said = maker(name, TEXTS if name == NAME else SHORT, [])
+    return dict(said, more_ids=[] if name == NAME else maker(name, [], MANY)["more_ids"])
 
 
 def distance(a, b):
@@ -168,9 +190,13 @@ def embeddinggemma_exact():
 
 @test
 def embeddinggemma_beside_llama_cpp():
-    path = converted(NAME, "q8_0")
-    with released.LlamaServer(path, "--embedding", "-b", "2048", "-ub", "2048") as server:
-        theirs = [server.ask("/v1/embeddings", input=[t])["data"][0]["embedding"] for t in TEXTS]
+    path, options = converted(NAME, "q8_0"), ("--embedding", "-b", "2048", "-ub", "2048")
+
+    def ask():
+        with released.LlamaServer(path, *options) as server:
+            return [server.ask("/v1/embeddings", input=[t])["data"][0]["embedding"] for t in TEXTS]
+
+    theirs = kept.answer(f"{NAME}-llama-vectors", dict(released.of_llama_cpp(path), options=options, texts=TEXTS), ask)
     with daemon("q8_0", "default") as d:
         ours, _ = compare("Q8_0 again", embed(d, *TEXTS))
     worst, _ = compare("Q8_0, llama.cpp", theirs)
@@ -188,9 +214,10 @@ def compare_bert(name, path, precision, want, limit):
 def compare_ids(name, path, cases, allowed=0):
     """cases: (text, the makers' ids). Texts whose ids may differ are counted and shown."""
     other = []
-    with Daemon(models=(path,)) as d:
+    model = {"name": os.path.basename(path)[:-5]}
+    with Daemon(models=(path,)) as d, d.wire() as w:
         for text, want in cases:
-            if d.cli_json("tokenize", "--", text)[0] + want[-1:] != want:
+            if w.call("tokenize", {"text": text.encode(), "model": model})["ids"] + want[-1:] != want:
                 other.append(text)
     row(name, "ids", f"{len(cases) - len(other)} of {len(cases)} texts as the makers' tokenizer has them")
     check(len(other) <= allowed, "texts with other ids", [ascii(t[:100]) for t in other])
@@ -210,20 +237,30 @@ def multilingual_e5():
     """multilingual-e5-small in Q4_0, and transformers with the same weights. Hugging Face's tokenizers replaces what it
     takes for one sign on the screen as a whole, and loses a mark of one of these texts; SentencePiece and Tandem keep
     it."""
-    path = os.path.join(client_packages.cache("released-converted"), E5 + "-q4_0.gguf")
-    with tempfile.TemporaryDirectory() as folder:
-        texts, out = os.path.join(folder, "texts.json"), os.path.join(folder, "out.json")
-        with open(texts, "w", encoding="utf-8") as f:
-            json.dump(SHORT + MANY, f)
+    def run(*args):
         env = dict(os.environ, PYTHONPATH=os.path.join(converter(), "gguf-py"))
-        for args in ((os.path.join(HERE, "e5_convert.py"), os.path.join(released.folder(E5), "e5-small-q4.bin"), path),
-                     (os.path.join(TREE, "tools", "make-bert-goldens.py"), path, out, "--texts", texts, "--vectors",
-                      str(len(SHORT)))):
-            r = subprocess.run([python(), "-B", *args], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True)
-            check(r.returncode == 0, args[0], r.stdout[-2000:])
-        with open(out, encoding="utf-8") as f:
-            cases = json.load(f)["cases"]
+        r = subprocess.run([python(), "-B", *args], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True)
+        check(r.returncode == 0, args[0], r.stdout[-2000:])
+
+    def cases_of(texts, n_vectors):
+        def ask():
+            with tempfile.TemporaryDirectory() as folder:
+                given, out = os.path.join(folder, "texts.json"), os.path.join(folder, "out.json")
+                with open(given, "w", encoding="utf-8") as f:
+                    json.dump(texts, f)
+                run(program, path, out, "--texts", given, "--vectors", str(n_vectors))
+                with open(out, encoding="utf-8") as f:
+                    return json.load(f)["cases"]
+
+        return kept.answer(f"{E5}-vectors", dict(made_by(), program=kept.sum_of(program), file=kept.sum_of(path),
+                                                 texts=texts, vectors=n_vectors), ask)
+
+    bin_file = os.path.join(released.folder(E5), "e5-small-q4.bin")
+    path = kept.file(E5 + "-q4_0.gguf", dict(made_by("e5_convert.py"), file=kept.sum_of(bin_file)),
+                     lambda to: run(os.path.join(HERE, "e5_convert.py"), bin_file, to))
+    program = os.path.join(TREE, "tools", "make-bert-goldens.py")
+    cases = cases_of(SHORT, len(SHORT)) + cases_of(MANY, 0)
     compare_bert(E5, path, "f32", [c["vector"] for c in cases[:len(SHORT)]], 1e-7)
     compare_bert(E5, path, "default", [c["vector"] for c in cases[:len(SHORT)]], 1e-4)
     compare_ids(E5, path, [(c["text"], c["ids"]) for c in cases], allowed=1)

@@ -4,7 +4,7 @@ weights in f32. In f32 Tandem's answers are the same, as shipped its scores are 
 lm-eval's questions are made here, Inspect's samples are those that its package carries: no data set is fetched.
 Multiple choice by log-probabilities of a prompt is not asked: tandem-http refuses echo with logprobs by name. Skipped
 by name where a registry does not answer. TANDEM_EVALS_PYTHON names an interpreter that has the packages of evals.txt;
-without it they are installed under TANDEM_TEST_CACHE."""
+without it they are installed under TANDEM_TEST_CACHE. What transformers answers is kept: kept.py."""
 import os
 import random
 import sys
@@ -15,6 +15,7 @@ from tandem_test import *  # noqa: E402,F403
 from http_test import Gateway  # noqa: E402
 import client_packages  # noqa: E402
 import fetch  # noqa: E402
+import kept  # noqa: E402
 from released import GEMMA, SMOLLM  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -176,10 +177,20 @@ def through_gateway(r, ask):
             yield precision, ask(f"http://127.0.0.1:{g.port}/v1")
 
 
+def of_transformers(r, harness, ask):
+    """The answers of transformers to a harness, kept."""
+    on = {"file": kept.sum_of(r.path()), "tokenizer": r.tokenizer_path() and kept.sum_of(r.tokenizer_path()),
+          "tasks": TASKS, "ends": r.ends, "versions": kept.versions(python(), "evals.txt"),
+          "programs": kept.programs("maker.py", "evals_maker.py", "inspect_tasks.py", "test_evals.py")}
+    return {tuple(key): tuple(value) for key, value in kept.answer(
+        f"{r.name}-{harness}", on, lambda: [[key, value] for key, value in ask().items()])}
+
+
 def lm_eval_completions(r):
     python()
-    arguments = {"pretrained": original(r), "dtype": "float32", **({"add_bos_token": "True"} if r is GEMMA else {})}
-    want = lm_eval("hf", arguments, "--device", "cpu")
+    more = {"add_bos_token": "True"} if r is GEMMA else {}
+    want = of_transformers(r, "lm-eval", lambda: lm_eval("hf", {"pretrained": original(r), "dtype": "float32", **more},
+                                                         "--device", "cpu"))
     for precision, got in through_gateway(r, lambda url: lm_eval("local-completions", {
             "model": r.model, "base_url": f"{url}/completions", "tokenized_requests": "False", "tokenizer_backend":
             "None", "num_concurrent": 4, "max_retries": 1})):
@@ -200,8 +211,9 @@ def smollm2_135m_lm_eval():
 def smollm2_135m_inspect():
     r = SMOLLM
     python()
-    want = inspect("hf/original", {}, "-M", f"model_path={original(r)}", "-M", "do_sample=false", "-M",
-                   "device=cpu", "-M", "dtype=float32")
+    want = of_transformers(r, "inspect", lambda: inspect(
+        "hf/original", {}, "-M", f"model_path={original(r)}", "-M", "do_sample=false", "-M", "device=cpu", "-M",
+        "dtype=float32"))
     for precision, got in through_gateway(r, lambda url: inspect(
             f"openai-api/tandem/{r.model}", {"TANDEM_API_KEY": "none", "TANDEM_BASE_URL": url}, "--temperature", "0")):
         compare(r, "Inspect", precision, got, want)

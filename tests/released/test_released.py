@@ -3,6 +3,7 @@ and what Tandem promises of any model, on real weights.
 
     test_released.py [NAME...]
     test_released.py --table      runs the suites of embeddings and of evaluations too, and prints all files × checks
+    test_released.py --fresh      asks the makers' programs again, whose answers are kept otherwise (kept.py)
 
 Skipped by name where a registry does not answer. The variables are told in released.py."""
 import math
@@ -17,8 +18,9 @@ from tandem_test import *  # noqa: E402,F403
 import corpus  # noqa: E402
 import differential  # noqa: E402
 import figures  # noqa: E402
+import kept  # noqa: E402
 from distance import NEAR, Distance, of_sequences, positions, score  # noqa: E402
-from released import FILES, GEMMA, SMOLLM, LlamaServer, maker, sequences  # noqa: E402
+from released import FILES, GEMMA, SMOLLM, LlamaServer, maker, of_llama_cpp, sequences  # noqa: E402
 
 EXACT = {"TANDEM_PRECISION": "f32"}
 
@@ -91,6 +93,16 @@ def exact_numbers(r):
     equal(got.same(), 1.0, "first choices")
 
 
+def llama_tops(r, sequences, top=64):
+    """llama.cpp's likeliest ids at the positions of sequences that are compared, kept."""
+    def ask():
+        with LlamaServer(r.path()) as server:
+            return [[server.top(s[:i + 1], top) for i in positions(s)] for s in sequences]
+
+    on = dict(of_llama_cpp(r.path()), sequences=sequences, positions=[list(positions(s)) for s in sequences], top=top)
+    return kept.answer(f"{r.name}-llama-tops", on, ask)
+
+
 @of_each
 def rounded_numbers(r):
     """As shipped: the distance is at most 0.75 of llama.cpp's at the same positions, and the first choice is the same
@@ -100,10 +112,9 @@ def rounded_numbers(r):
     check(got.same() >= 0.99, "first choices", str(got))
     ids, want = golden(r)
     theirs = Distance()
-    with LlamaServer(r.path()) as server:
-        for s, w in zip(ids, want):
-            for i in positions(s):
-                theirs.add(w["top"][i], server.top(s[:i + 1], 64))
+    for s, w, said in zip(ids, want, llama_tops(r, ids)):
+        for i, top in zip(positions(s), said):
+            theirs.add(w["top"][i], top)
     row(r, "llama.cpp", f"{theirs}; Tandem's distance is {got.mean() / theirs.mean():.2f} of it")
     check(got.mean() <= 0.75 * theirs.mean(), "distance beside llama.cpp's", str(got), str(theirs))
 
