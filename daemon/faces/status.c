@@ -61,7 +61,7 @@ static const char *placement_text(const struct tdm_status_source *source, const 
                          tdm_fleet_is_degraded(source->fleet) ? ", degraded" : "");
                 return buffer;
         }
-        tdm_fleet_placement_workers(source->fleet, &workers);
+        tdm_fleet_placement_workers(source->fleet, model->id, &workers);
         if (tdm_placement_plan(&workers, tdm_model_hparams(model), placement, plan, &degraded) < 0)
                 return "none: no worker can run it";
         snprintf(buffer, size, "%s%s", tdm_placement_text(placement), degraded ? ", degraded" : "");

@@ -52,7 +52,7 @@ static bool may_be_announced(const struct tdm_fleet *f, const struct tdm_fleet_e
                         return false;
                 n_loaded++;
         }
-        return n_loaded > 0 && tdm_fleet_equal_bits(f);
+        return n_loaded > 0 && tdm_fleet_equal_bits(f, NULL);
 }
 
 static bool loaded_nowhere(const struct tdm_fleet_entry *entry)
@@ -311,7 +311,7 @@ static bool may_be_ready(const struct tdm_fleet *f)
                 if (f->models[i] && f->models[i]->leaving)
                         return false;
         /* Where both workers give the same bits, the survivor goes on alone, and the other one joins later. */
-        return n_equipped > 0 && (n_equipped == n_usable || tdm_fleet_equal_bits(f));
+        return n_equipped > 0 && (n_equipped == n_usable || tdm_fleet_equal_bits(f, NULL));
 }
 
 static void pump_ready(struct tdm_fleet *f)

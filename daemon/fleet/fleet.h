@@ -94,6 +94,7 @@ struct tdm_fleet_model {
         struct tdm_hparams hparams;
         enum tdm_precision precision;
         bool dmabuf_only; /* hidden rows get to a GPU as a dma-buf or not at all */
+        struct tdm_device_needs needs;
 };
 
 int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct tdm_fleet_config *config,
@@ -109,8 +110,10 @@ void tdm_fleet_weights_sealed(struct tdm_fleet *fleet, uint32_t model_id, unsign
 void tdm_fleet_remove_model(struct tdm_fleet *fleet, uint32_t model_id);
 
 /* What the workers' devices say of memory for one more model with weights_bytes of weights: its KV cache may take at
- * most *ret_bytes of it; UINT64_MAX: they set no limit. False: one of them has not come up yet, so it is not known. */
-bool tdm_fleet_cache_room(const struct tdm_fleet *fleet, uint64_t weights_bytes, uint64_t *ret_bytes);
+ * most *ret_bytes of it; UINT64_MAX: they set no limit. A model that a worker leaves to its host device takes nothing
+ * of the other one. False: one of them has not come up yet, so it is not known. */
+bool tdm_fleet_cache_room(const struct tdm_fleet *fleet, uint64_t weights_bytes, const struct tdm_device_needs *needs,
+                          uint64_t *ret_bytes);
 
 /* Whether the GPU worker's device is one that reads all weights in panels. Those of sparse layers, which the host
  * device reads by rows and columns, would then be copied for it. False where it has not come up yet. */
@@ -119,8 +122,10 @@ bool tdm_fleet_wants_panels(const struct tdm_fleet *fleet);
 bool tdm_fleet_is_ready(const struct tdm_fleet *fleet);
 uint32_t tdm_fleet_epoch(const struct tdm_fleet *fleet);
 
-/* The workers as they are now, for daemon/placement/. */
-void tdm_fleet_placement_workers(const struct tdm_fleet *fleet, struct tdm_placement_workers *ret);
+/* The workers as they are now with a model, for daemon/placement/. */
+void tdm_fleet_placement_workers(struct tdm_fleet *fleet, uint32_t model_id, struct tdm_placement_workers *ret);
+/* Whose bits a worker gives of a model: those of its device, or of the host device that it leaves the model to. */
+const char *tdm_fleet_numerics_id(struct tdm_fleet *fleet, enum tdm_worker_index worker, uint32_t model_id);
 /* The placement that "measured" now means for a model; TDM_PLACEMENT_SPLIT: the fleet does not know the model. */
 enum tdm_placement tdm_fleet_measured(struct tdm_fleet *fleet, uint32_t model_id);
 /* The cheapest placement of two workers that differ in bits: what the trial has found, or what was found since.

@@ -186,6 +186,8 @@ struct tdm_fleet_about {
         char detail[128];
         char numerics_id[128];
         struct tdm_device_memory memory;
+        struct tdm_device_needs left; /* a model that needs one of these runs on the worker's host device … */
+        char left_numerics_id[128];   /* … with these bits */
         char reason[256];
         char sandbox[128];
 };
@@ -435,7 +437,8 @@ void tdm_fleet_trial_step_done(struct tdm_fleet *fleet, struct tdm_fleet_entry *
 /* ---- state.c ---- */
 struct tdm_fleet_entry *tdm_fleet_find(struct tdm_fleet *fleet, uint32_t model_id);
 bool tdm_fleet_link_is_cut(const struct tdm_fleet *fleet); /* the epoch's rings may be older */
-bool tdm_fleet_equal_bits(const struct tdm_fleet *fleet);
+/* Both workers give the same bits: of the model, or where entry is NULL of one that both devices take. */
+bool tdm_fleet_equal_bits(const struct tdm_fleet *fleet, const struct tdm_fleet_entry *entry);
 
 /* ---- trace.c ---- */
 void tdm_fleet_trace(struct tdm_fleet *fleet, enum tdm_trace_kind kind, uint64_t step, uint32_t rows, uint64_t arg);

@@ -28,6 +28,8 @@ static int receive_hello(struct tdm_fleet_worker *w, const Tandem__Worker__Hello
         }
         copy_text(w->about.numerics_id, sizeof(w->about.numerics_id), hello->numerics_id);
         w->about.memory = (struct tdm_device_memory){ hello->cache_bytes_max, hello->holds_weights };
+        w->about.left = (struct tdm_device_needs){ hello->left_features, hello->left_types };
+        copy_text(w->about.left_numerics_id, sizeof(w->about.left_numerics_id), hello->left_numerics_id);
         copy_text(w->about.sandbox, sizeof(w->about.sandbox), hello->sandbox);
         if (hello->reason[0] || !w->pinned) /* pinned: it does not know why any more */
                 copy_text(w->about.reason, sizeof(w->about.reason), hello->reason);

@@ -74,27 +74,44 @@ bool tdm_fleet_is_degraded(const struct tdm_fleet *f)
         return false;
 }
 
-bool tdm_fleet_equal_bits(const struct tdm_fleet *f)
+/* The worker runs the model on its host device, as its own does not compute it. */
+static bool is_left_to_host(const struct tdm_fleet_worker *w, const struct tdm_fleet_model *model)
 {
-        const struct tdm_fleet_worker *npu = &f->workers[TDM_WORKER_NPU], *gpu = &f->workers[TDM_WORKER_GPU];
-
-        return npu->about.numerics_id[0] && strcmp(npu->about.numerics_id, gpu->about.numerics_id) == 0;
+        return tdm_device_needs_meet(&w->about.left, &model->needs);
 }
 
-/* How much all models take of the memory that a device has for them. */
-static uint64_t taken_bytes(const struct tdm_fleet *f)
+static const char *numerics_id(const struct tdm_fleet_worker *w, const struct tdm_fleet_entry *entry)
+{
+        return entry && is_left_to_host(w, &entry->model) ? w->about.left_numerics_id : w->about.numerics_id;
+}
+
+bool tdm_fleet_equal_bits(const struct tdm_fleet *f, const struct tdm_fleet_entry *entry)
+{
+        const char *npu = numerics_id(&f->workers[TDM_WORKER_NPU], entry);
+
+        return npu[0] && strcmp(npu, numerics_id(&f->workers[TDM_WORKER_GPU], entry)) == 0;
+}
+
+const char *tdm_fleet_numerics_id(struct tdm_fleet *f, enum tdm_worker_index worker, uint32_t model_id)
+{
+        return numerics_id(&f->workers[worker], tdm_fleet_find(f, model_id));
+}
+
+/* How much all models take of the memory that a worker's device has for them. */
+static uint64_t taken_bytes(const struct tdm_fleet *f, const struct tdm_fleet_worker *w)
 {
         uint64_t bytes = 0;
 
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
-                if (f->models[i] && !f->models[i]->leaving)
+                if (f->models[i] && !f->models[i]->leaving && !is_left_to_host(w, &f->models[i]->model))
                         bytes += f->models[i]->model.weights->size_bytes + f->models[i]->model.kv_geometry.size_bytes;
         return bytes;
 }
 
-bool tdm_fleet_cache_room(const struct tdm_fleet *f, uint64_t weights_bytes, uint64_t *ret_bytes)
+bool tdm_fleet_cache_room(const struct tdm_fleet *f, uint64_t weights_bytes, const struct tdm_device_needs *needs,
+                          uint64_t *ret_bytes)
 {
-        uint64_t least = UINT64_MAX, taken = weights_bytes + taken_bytes(f);
+        uint64_t least = UINT64_MAX;
 
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 const struct tdm_fleet_worker *w = &f->workers[i];
@@ -102,8 +119,11 @@ bool tdm_fleet_cache_room(const struct tdm_fleet *f, uint64_t weights_bytes, uin
 
                 if (!w->pinned && tdm_fleet_usable(w))
                         return false;
-                if (bytes > 0)
-                        least = TDM_MIN(least, w->about.memory.holds_weights ? bytes - TDM_MIN(bytes, taken) : bytes);
+                if (bytes == 0 || tdm_device_needs_meet(&w->about.left, needs))
+                        continue;
+                if (w->about.memory.holds_weights)
+                        bytes -= TDM_MIN(bytes, weights_bytes + taken_bytes(f, w));
+                least = TDM_MIN(least, bytes);
         }
         *ret_bytes = least;
         return true;
@@ -114,25 +134,32 @@ bool tdm_fleet_wants_panels(const struct tdm_fleet *f)
         return strcmp(f->workers[TDM_WORKER_GPU].about.device, "vulkan") == 0;
 }
 
-static bool shares_cpus(const struct tdm_fleet *f)
+static bool runs_on_host(const struct tdm_fleet_worker *w, const struct tdm_fleet_entry *entry)
+{
+        return strcmp(w->about.device, "host") == 0 || (entry && is_left_to_host(w, &entry->model));
+}
+
+static bool shares_cpus(const struct tdm_fleet *f, const struct tdm_fleet_entry *entry)
 {
         const struct tdm_fleet_worker *npu = &f->workers[TDM_WORKER_NPU], *gpu = &f->workers[TDM_WORKER_GPU];
         cpu_set_t both;
 
         CPU_AND(&both, &npu->cpus, &gpu->cpus);
-        return strcmp(npu->about.device, "host") == 0 && strcmp(gpu->about.device, "host") == 0 && CPU_COUNT(&both) > 0;
+        return runs_on_host(npu, entry) && runs_on_host(gpu, entry) && CPU_COUNT(&both) > 0;
 }
 
-void tdm_fleet_placement_workers(const struct tdm_fleet *f, struct tdm_placement_workers *ret)
+void tdm_fleet_placement_workers(struct tdm_fleet *f, uint32_t model_id, struct tdm_placement_workers *ret)
 {
+        const struct tdm_fleet_entry *entry = tdm_fleet_find(f, model_id);
+
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 ret->of[i].usable = tdm_fleet_usable(&f->workers[i]);
                 ret->of[i].given_up = tdm_fleet_given_up(&f->workers[i]);
                 ret->of[i].up = tdm_fleet_worker_is_up(f, (enum tdm_worker_index)i);
         }
-        ret->equal_bits = tdm_fleet_equal_bits(f);
+        ret->equal_bits = tdm_fleet_equal_bits(f, entry);
         ret->no_link = tdm_fleet_link_is_cut(f);
-        ret->shares_cpus = shares_cpus(f);
+        ret->shares_cpus = shares_cpus(f, entry);
         ret->degraded = tdm_fleet_is_degraded(f);
 }
 
@@ -148,6 +175,6 @@ enum tdm_placement tdm_fleet_measured(struct tdm_fleet *f, uint32_t model_id)
         const struct tdm_fleet_entry *entry = tdm_fleet_find(f, model_id);
         struct tdm_placement_workers workers;
 
-        tdm_fleet_placement_workers(f, &workers);
+        tdm_fleet_placement_workers(f, model_id, &workers);
         return tdm_placement_measured(&workers, entry ? entry->measured : TDM_PLACEMENT_ANY);
 }

@@ -11,7 +11,7 @@ int plan_of(struct rig *rig, enum tdm_placement placement, uint8_t *plan, bool *
 {
         struct tdm_placement_workers workers;
 
-        tdm_fleet_placement_workers(rig->fleet, &workers);
+        tdm_fleet_placement_workers(rig->fleet, rig->model.model_id, &workers);
         return tdm_placement_plan(&workers, &rig->model.hparams, placement, plan, ret_degraded);
 }
 

@@ -87,7 +87,7 @@ static int write_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, enum t
         };
         for (unsigned g = 0; g < TDM_KV_GROUPS; g++)
                 tdm_steps_table(base, l, 0, (enum tdm_kv_group)g)[0] = 0;
-        tdm_fleet_placement_workers(f, &workers);
+        tdm_fleet_placement_workers(f, entry->model.model_id, &workers);
         return tdm_placement_plan(&workers, &entry->model.hparams, placement, head->plan, NULL);
 }
 
@@ -121,7 +121,7 @@ bool tdm_fleet_try_placements(struct tdm_fleet *f, struct tdm_fleet_entry *entry
         char text[TDM_PLACEMENT_IDENTITY];
         enum tdm_placement found;
 
-        if (t->done || tdm_fleet_equal_bits(f) || tdm_fleet_link_is_cut(f) ||
+        if (t->done || tdm_fleet_equal_bits(f, entry) || tdm_fleet_link_is_cut(f) ||
             !tdm_fleet_usable(&f->workers[TDM_WORKER_NPU]) || !tdm_fleet_usable(&f->workers[TDM_WORKER_GPU]))
                 return true;
         identity(f, entry, text, sizeof(text));

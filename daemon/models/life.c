@@ -187,6 +187,12 @@ static int create_segments(struct tdm_model *model, uint64_t activations_bytes)
         return r;
 }
 
+/* Once the first chunk of the weights is there. */
+static struct tdm_device_needs needs_of(const struct tdm_model *model)
+{
+        return tdm_device_needs_of(model->weights->base, model->layout.limits.max_pictures);
+}
+
 /* The cache is made when the workers can take the model, no sooner: the hello of a
  * worker says how much memory its device has for caches. A worker that has not said hello after WAIT_NS is not waited
  * for. 0: it is made. TDM_E_BUSY: not yet. */
@@ -194,10 +200,11 @@ static int make_cache(struct tdm_model *model, struct tdm_error *err)
 {
         uint64_t room = UINT64_MAX, budget = model->cache_budget;
         const struct tdm_hparams *hp = tdm_model_hparams(model);
+        const struct tdm_device_needs needs = needs_of(model);
         struct tdm_pages_need pages;
         int r;
 
-        if (!tdm_fleet_cache_room(model->models->fleet, model->metadata->weights_bytes, &room) &&
+        if (!tdm_fleet_cache_room(model->models->fleet, model->metadata->weights_bytes, &needs, &room) &&
             tdm_now_ns() - model->way.sealed_ns < WAIT_NS)
                 return TDM_E_BUSY;
         /* A device with room for less cannot run attention of this model at all. Another one may. */
@@ -369,6 +376,7 @@ static struct tdm_fleet_model describe_to_fleet(const struct tdm_model *model)
                 .hparams = *tdm_model_hparams(model),
                 .precision = model->precision,
                 .dmabuf_only = model->models->activations == TDM_ACTIVATIONS_DMABUF,
+                .needs = needs_of(model),
         };
 }
 

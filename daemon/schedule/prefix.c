@@ -20,25 +20,25 @@ const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step
         struct bits *b = &c->lane->bits[tdm_class_plan(c)][plan[0] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU];
         const char *precision = tdm_precision_name(model->precision);
         const char *kv_type = tdm_kv_type_name((enum tdm_kv_type)model->geometry.type);
-        struct tdm_worker_status npu, gpu;
+        const char *npu, *gpu;
         bool uses[TDM_N_WORKERS] = { false }, split;
         char key[sizeof(b->text) + sizeof(b->plan)];
         size_t size;
 
         if (b->epoch == epoch && memcmp(b->plan, plan, n_blocks) == 0)
                 return b;
-        tdm_fleet_worker_status(s->fleet, TDM_WORKER_NPU, &npu);
-        tdm_fleet_worker_status(s->fleet, TDM_WORKER_GPU, &gpu);
+        npu = tdm_fleet_numerics_id(s->fleet, TDM_WORKER_NPU, model->id);
+        gpu = tdm_fleet_numerics_id(s->fleet, TDM_WORKER_GPU, model->id);
         for (uint32_t i = 0; i < n_blocks; i++)
                 uses[plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU] = true;
-        split = uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU] && !tdm_scheduler_workers(s).equal_bits;
+        split = uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU] && !tdm_scheduler_workers(s, c->lane).equal_bits;
         memset(b->text, 0, sizeof(b->text));
         if (split)
-                snprintf(b->text, sizeof(b->text), "split:%.50s+%.50s:%s:%s:%08x", npu.numerics_id ?: "",
-                         gpu.numerics_id ?: "", precision, kv_type, plan_digest(plan, n_blocks));
+                snprintf(b->text, sizeof(b->text), "split:%.50s+%.50s:%s:%s:%08x", npu, gpu, precision, kv_type,
+                         plan_digest(plan, n_blocks));
         else
-                snprintf(b->text, sizeof(b->text), "%.100s:%s:%s",
-                         (uses[TDM_WORKER_GPU] ? gpu.numerics_id : npu.numerics_id) ?: "", precision, kv_type);
+                snprintf(b->text, sizeof(b->text), "%.100s:%s:%s", uses[TDM_WORKER_GPU] ? gpu : npu, precision,
+                         kv_type);
         memcpy(b->plan, plan, n_blocks);
         b->epoch = epoch;
 
@@ -49,8 +49,7 @@ const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step
                 size += n_blocks;
         }
         /* A device without an id shares nothing. */
-        b->is_named = (!uses[TDM_WORKER_NPU] || (npu.numerics_id && npu.numerics_id[0])) &&
-                      (!uses[TDM_WORKER_GPU] || (gpu.numerics_id && gpu.numerics_id[0]));
+        b->is_named = (!uses[TDM_WORKER_NPU] || npu[0]) && (!uses[TDM_WORKER_GPU] || gpu[0]);
         b->number = model->prefix && b->is_named ? tdm_prefix_numerics(model->prefix, key, size) : 0;
         return b;
 }

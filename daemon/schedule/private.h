@@ -243,11 +243,11 @@ struct step_class {
         uint64_t *stamp;
 };
 
-static inline struct tdm_placement_workers tdm_scheduler_workers(const struct tdm_scheduler *s)
+static inline struct tdm_placement_workers tdm_scheduler_workers(const struct tdm_scheduler *s, const struct lane *lane)
 {
         struct tdm_placement_workers workers;
 
-        tdm_fleet_placement_workers(s->fleet, &workers);
+        tdm_fleet_placement_workers(s->fleet, lane->model->id, &workers);
         return workers;
 }
 static inline enum tdm_placement tdm_scheduler_placement_of(const struct tdm_scheduler *s, const struct tdm_job *job)

@@ -66,7 +66,7 @@ void tdm_scheduler_keep_placements(struct tdm_scheduler *s, struct lane *lane)
                 if (q->kept != TDM_PLACEMENT_ANY || !follows(s, q))
                         continue;
                 if (!asked)
-                        tdm_fleet_placement_workers(s->fleet, &workers);
+                        tdm_fleet_placement_workers(s->fleet, lane->model->id, &workers);
                 asked = true;
                 if (workers.equal_bits)
                         return;
@@ -308,11 +308,11 @@ void tdm_scheduler_probe(struct tdm_scheduler *s)
 
         if (!s->fleet || s->held || s->config.placement != TDM_PLACEMENT_ANY || !tdm_fleet_is_ready(s->fleet))
                 return;
-        tdm_fleet_placement_workers(s->fleet, &workers);
-        if (workers.equal_bits)
-                return;
         now = tdm_scheduler_now(s);
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+                tdm_fleet_placement_workers(s->fleet, lane->model->id, &workers);
+                if (workers.equal_bits)
+                        continue;
                 probe_lane(s, lane, &workers);
                 if (lane->probe.n_in_flight == 0 && !lane->probe.waits && probe_is_wanted(s, lane, now, &idle) &&
                     may_run(s, lane, &workers))

@@ -662,7 +662,7 @@ static uint32_t find_routes(struct tdm_scheduler *s, const struct step_class *c,
         };
         struct tdm_placement_load load = { .max_steps = s->config.steps_in_flight };
 
-        tdm_fleet_placement_workers(s->fleet, &load.workers);
+        tdm_fleet_placement_workers(s->fleet, c->lane->model->id, &load.workers);
         model.measured = c->kept != TDM_PLACEMENT_ANY ? tdm_placement_measured(&load.workers, c->kept) :
                                                         tdm_fleet_measured(s->fleet, c->lane->model->id);
         memcpy(load.n_steps, s->load, sizeof(load.n_steps));

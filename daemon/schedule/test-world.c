@@ -66,9 +66,9 @@ void tdm_fleet_remove_model(struct tdm_fleet *f, uint32_t model_id)
 {
 }
 
-void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, struct tdm_worker_status *ret)
+const char *tdm_fleet_numerics_id(struct tdm_fleet *f, enum tdm_worker_index worker, uint32_t model_id)
 {
-        *ret = (struct tdm_worker_status){ .numerics_id = f->numerics_id ?: "fake" };
+        return f->numerics_id ?: "fake";
 }
 
 enum tdm_placement tdm_fleet_measured(struct tdm_fleet *f, uint32_t model_id)
@@ -99,7 +99,7 @@ bool tdm_fleet_worker_is_up(const struct tdm_fleet *f, enum tdm_worker_index wor
         return f->ready && !f->down[worker] && !f->away[worker];
 }
 
-void tdm_fleet_placement_workers(const struct tdm_fleet *f, struct tdm_placement_workers *ret)
+void tdm_fleet_placement_workers(struct tdm_fleet *f, uint32_t model_id, struct tdm_placement_workers *ret)
 {
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 ret->of[i].usable = !f->down[i];
@@ -117,9 +117,9 @@ void tdm_fleet_bad_results(struct tdm_fleet *f, enum tdm_worker_index worker)
         f->n_bad[worker]++;
 }
 
-bool tdm_fleet_cache_room(const struct tdm_fleet *fleet, uint64_t weights_bytes, uint64_t *ret_bytes)
+bool tdm_fleet_cache_room(const struct tdm_fleet *f, uint64_t bytes, const struct tdm_device_needs *n, uint64_t *ret)
 {
-        *ret_bytes = UINT64_MAX;
+        *ret = UINT64_MAX;
         return true;
 }
 

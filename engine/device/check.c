@@ -13,6 +13,20 @@ static bool kv_geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_
         return tdm_kv_geometry_equal(kv, &want);
 }
 
+struct tdm_device_needs tdm_device_needs_of(const uint8_t *weights, uint32_t max_pictures)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(weights);
+        const struct tdm_weights_tensor *tensors = (const void *)(weights + header->tensors_offset);
+        struct tdm_device_needs needs = { .features = tdm_recipe_features(&header->recipe, &header->hparams) };
+
+        if (max_pictures > 0)
+                needs.features |= TDM_FEATURE_BIT(TDM_FEATURE_PICTURES);
+        for (uint32_t i = 0; i < header->n_tensors; i++)
+                if (tensors[i].layout != TDM_LAYOUT_ROWS && tensors[i].type < 64)
+                        needs.types |= UINT64_C(1) << tensors[i].type;
+        return needs;
+}
+
 int tdm_device_check_model(const struct tdm_device_model_config *config, uint64_t more_features, const char *device,
                            struct tdm_error *err)
 {

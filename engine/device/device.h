@@ -55,16 +55,27 @@ struct tdm_device_memory {
         bool holds_weights;       /* the weights of all models, and their caches, take of the same memory */
 };
 
+/* What a model needs of a device, or what a device leaves to others. */
+struct tdm_device_needs {
+        uint64_t features; /* TDM_FEATURE_BIT */
+        uint64_t types;    /* of matrices: bit TDM_TYPE_* */
+};
+static inline bool tdm_device_needs_meet(const struct tdm_device_needs *a, const struct tdm_device_needs *b)
+{
+        return (a->features & b->features) != 0 || (a->types & b->types) != 0;
+}
+/* What a model needs. Of its weights only the header and the table of tensors are read, both checked. max_pictures: of
+ * a step. */
+struct tdm_device_needs tdm_device_needs_of(const uint8_t *weights, uint32_t max_pictures);
+
 struct tdm_device;
 struct tdm_device_model;
 
 struct tdm_device_ops {
         const char *name; /* "host", "vulkan", "xrt" */
-        /* A model that needs one of these (TDM_FEATURE_BIT) is no model for this device: the worker runs it whole on a
-         * host device, which it opens beside this one. 0: there is none. */
-        uint64_t left_to_host;
-        /* The same of a model with a matrix of one of these types: bit TDM_TYPE_*. */
-        uint64_t types_left_to_host;
+        /* A model that needs one of these is no model for this device: the worker runs it whole on a host device, which
+         * it opens beside this one. All 0: there is none. */
+        struct tdm_device_needs left_to_host;
         int (*open)(struct tdm_device **ret, const struct tdm_device_config *config, struct tdm_error *err);
         void (*close)(struct tdm_device *device);
         /* One line for people: "AVX-512 VNNI, 2 threads". */

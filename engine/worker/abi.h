@@ -8,7 +8,7 @@
 #include "engine/device/progress.h"
 #include "engine/weights/weights.h"
 
-#define TDM_WORKER_PROTOCOL 7u
+#define TDM_WORKER_PROTOCOL 8u
 /* One number for everything that lies in shared memory or travels: each part has its bits. */
 #define TDM_WORKER_ABI                                                                                                 \
         (TDM_WORKER_PROTOCOL << 24 | TDM_RING_ABI << 18 | TDM_PROGRESS_ABI << 12 | TDM_STEPS_ABI << 6 | TDM_WEIGHTS_ABI)

@@ -423,6 +423,10 @@ void tdm_worker_send_hello(struct tdm_worker *w)
         body.sandbox = (char *)tdm_sandbox_describe(&w->sandbox);
         body.cache_bytes_max = memory.cache_bytes_max;
         body.holds_weights = memory.holds_weights;
+        body.left_features = w->device->ops->left_to_host.features;
+        body.left_types = w->device->ops->left_to_host.types;
+        if (w->host)
+                body.left_numerics_id = (char *)w->host->ops->numerics_id(w->host);
         body.reason = w->device->ops->reason ? (char *)w->device->ops->reason(w->device) : w->why_auto;
         send_message(w, &message);
 }

@@ -130,18 +130,16 @@ static int model_describe(struct tdm_worker_model *m, const struct tdm_worker_co
 /* What of the model the device leaves to the host device; NULL: nothing. */
 static const char *model_left_to_host(const struct tdm_worker_model *m, const struct tdm_device_ops *ops)
 {
-        const struct tdm_weights_header *header = tdm_weights_header(m->segments[TDM_WORKER_SEG_WEIGHTS]->base);
-        const struct tdm_weights_tensor *tensors = (const void *)((const uint8_t *)header + header->tensors_offset);
-        uint64_t pictures = m->layout.limits.max_pictures > 0 ? TDM_FEATURE_BIT(TDM_FEATURE_PICTURES) : 0;
-        uint64_t left = (tdm_recipe_features(&header->recipe, &header->hparams) | pictures) & ops->left_to_host;
+        const struct tdm_device_needs needs =
+                tdm_device_needs_of(m->segments[TDM_WORKER_SEG_WEIGHTS]->base, m->layout.limits.max_pictures);
+        const struct tdm_device_needs *left = &ops->left_to_host;
 
-        for (unsigned i = 0; left && i < TDM_N_FEATURES; i++)
-                if (left >> i & 1)
+        for (unsigned i = 0; i < TDM_N_FEATURES; i++)
+                if (needs.features & left->features & UINT64_C(1) << i)
                         return tdm_feature_name((enum tdm_feature)i);
-        for (uint32_t i = 0; i < header->n_tensors; i++)
-                if (tensors[i].layout != TDM_LAYOUT_ROWS && tensors[i].type < 64 &&
-                    ops->types_left_to_host >> tensors[i].type & 1)
-                        return tdm_type_info(tensors[i].type)->name;
+        for (uint32_t i = 0; i < 64; i++)
+                if (needs.types & left->types & UINT64_C(1) << i)
+                        return tdm_type_info(i)->name;
         return NULL;
 }
 

@@ -200,7 +200,7 @@ static int open_device(struct tdm_worker *w, const struct tdm_worker_init *init,
         if (r != 0)
                 return tdm_error_prefix(err, "device %s", device->name);
         /* Before the sandbox closes, as all that is opened. */
-        return w->device->ops->left_to_host || w->device->ops->types_left_to_host ?
+        return w->device->ops->left_to_host.features || w->device->ops->left_to_host.types ?
                        tdm_host_device_ops.open(&w->host, &config, err) :
                        0;
 }

@@ -150,8 +150,7 @@ unsigned tdm_vulkan_profile_take(struct tdm_device *public, struct tdm_vulkan_pr
 
 const struct tdm_device_ops tdm_vulkan_device_ops = {
         .name = "vulkan",
-        .left_to_host = LEFT_TO_HOST,
-        .types_left_to_host = UINT64_C(1) << TDM_TYPE_NVFP4,
+        .left_to_host = { .features = LEFT_TO_HOST, .types = UINT64_C(1) << TDM_TYPE_NVFP4 },
         .open = vulkan_open,
         .close = vulkan_close,
         .describe = vulkan_describe,

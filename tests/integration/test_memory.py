@@ -142,6 +142,36 @@ def of_a_device():
 
 
 @test
+def of_a_device_that_leaves_a_model():
+    """What a GPU's worker runs on the CPU takes nothing of the GPU's memory: neither less cache for itself nor for the
+    model beside it."""
+    icd = glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json")
+    if not icd:
+        raise Skip("no lavapipe (Debian: mesa-vulkan-drivers)")
+    left, other = make_model("dev", "q8_0", arch="lfm2", seed=1), make_model("dev", "q8_0", arch="qwen3", seed=1)
+    env = {"TANDEM_GPU": "vulkan", "TANDEM_NPU": "host", "VK_ICD_FILENAMES": icd[0], "TANDEM_VULKAN_MEMORY": "copy"}
+    folder, little = tempfile.mkdtemp(prefix="tandem-test-"), "gpu-memory = 128M"
+
+    def caches(gpu_memory, models):
+        config = os.path.join(folder, f"{gpu_memory}.conf")
+        with open(config, "w") as f:
+            f.write(f"[engine]\nkv-memory = 256M\n{gpu_memory}\n")
+        with Daemon(models=models, env=env, hang_ms=60000, args=["--config", config]) as d:
+            found = []
+            for path in models:
+                name = os.path.basename(path)[:-5]
+                d.generate(model=name, ids=[2, 300, 301], n=1, placement="gpu")
+                found.append(d.model(name)["kv_bytes"])
+            return found
+
+    (wide,), (alone,) = caches("", [left]), caches(little, [other])
+    print(f"FIGURE caches: {wide >> 20} MiB of a model on the CPU, {alone >> 20} of one beside it on a GPU with little "
+          f"memory", flush=True)
+    check(alone < 256 << 20, "the device's memory limits the other model's cache", alone)
+    equal(caches(little, [left, other]), [wide, alone], "caches of both")
+
+
+@test
 def no_growth():
     """200 jobs of all kinds, some cancelled: what the processes hold alone stays as it was."""
     if SANITIZER:

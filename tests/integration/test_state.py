@@ -201,7 +201,12 @@ def beside_vulkan(arch, needs, env):
         for i in range(0, len(jobs), 6):
             running = [d.start_job(**q) for q in jobs[i:i + 6]]
             for k, job in enumerate(running):
-                compare(job.wait(120), want[i + k], f"job {i + k}, placement {jobs[i + k]['placement']}")
+                got, placement = job.wait(120), jobs[i + k]["placement"]
+                compare(got, want[i + k], f"job {i + k}, placement {placement}")
+                equal(got.numerics, want[i + k].numerics, f"whose bits they are, placement {placement}")
+        at = len(want[-1].ids) // 2
+        got = d.generate(**dict(long, drawn=",".join(map(str, want[-1].ids[:at])), drawn_numerics=want[-1].numerics))
+        same_ids(got.ids, want[-1].ids, "tokens behind those that a machine without a GPU drew")
         gpu = d.workers()["gpu"]
         equal(gpu["device"], "vulkan", "the GPU worker's device")
         check("runs on the CPU" in gpu["plan"] and f"does not compute {needs}" in gpu["plan"], "the plan",
