@@ -318,9 +318,13 @@ def slow_and_dead_readers():
 def the_owner_leaves():
     with Bus() as bus, bus.daemon(hang_ms=STANDING_MS) as d:
         c, me = Client(bus).wait(), Client(bus)
-        gone, fd = me.generate(max_tokens=4000, ignore_end=True)
-        stays, fd2 = me.generate(max_tokens=300, ignore_end=True, linger=True)
-        with d.sliced(lambda: c.get(gone, JOB, "GeneratedTokens") > 3, "tokens"):
+
+        def start():
+            return (*me.generate(max_tokens=4000, ignore_end=True),
+                    *me.generate(max_tokens=300, ignore_end=True, linger=True))
+
+        with d.begun(start, lambda made: c.get(made[0], JOB, "GeneratedTokens") > 3, "tokens", 2) as made:
+            gone, fd, stays, fd2 = made
             equal(c.get(stays, JOB, "Owner"), me.connection.get_unique_name(), "owner")
             me.close()
         wait_for(lambda: gone not in c.managed(), "the job to end with its owner", 10)
@@ -370,10 +374,13 @@ def tools_that_leave_after_each_call():
         check(path in run(*busctl, "tree", NAME), "busctl tree")
         # gdbus
         gdbus = ("gdbus", "call", "--address", bus.address, "--dest", NAME)
-        out = run(*gdbus, "--object-path", ROOT, "--method", MANAGER + ".Generate", PROMPT,
-                  "{'max-tokens': <uint32 4000>, 'ignore-end': <true>, 'linger': <true>, 'token': <'by_gdbus'>}")
-        path = re.search(r"/dev/tandem/Tandem1/jobs/\w+/by_gdbus", out).group()
-        with d.sliced(lambda: c.get(path, JOB, "State") == "decode", "it runs"):
+
+        def by_gdbus():
+            out = run(*gdbus, "--object-path", ROOT, "--method", MANAGER + ".Generate", PROMPT,
+                      "{'max-tokens': <uint32 4000>, 'ignore-end': <true>, 'linger': <true>, 'token': <'by_gdbus'>}")
+            return re.search(r"/dev/tandem/Tandem1/jobs/\w+/by_gdbus", out).group()
+
+        with d.begun(by_gdbus, lambda path: c.get(path, JOB, "State") == "decode", "it runs") as path:
             said = run(*gdbus, "--object-path", path, "--method", PROPERTIES + ".Get", JOB, "State")
             check("decode" in said, "gdbus sees it run", said)
             run(*gdbus, "--object-path", path, "--method", JOB + ".Cancel")
@@ -386,10 +393,13 @@ def tools_that_leave_after_each_call():
         send = ("dbus-send", f"--bus={bus.address}", "--print-reply", "--dest=" + NAME)
         check("tale" in run(*send, ROOT, PROPERTIES + ".Get", "string:" + MANAGER, "string:DefaultModel"),
               "dbus-send Get")
-        out = run(*busctl, "call", NAME, ROOT, MANAGER, "Generate", "sa{sv}", PROMPT, "3", "max-tokens", "u", "4000",
-                  "ignore-end", "b", "true", "linger", "b", "true")
-        path = job.search(out).group()
-        with d.sliced(lambda: c.get(path, JOB, "TextBytes") > 0, "a text"):
+
+        def by_busctl():
+            out = run(*busctl, "call", NAME, ROOT, MANAGER, "Generate", "sa{sv}", PROMPT, "3", "max-tokens", "u",
+                      "4000", "ignore-end", "b", "true", "linger", "b", "true")
+            return job.search(out).group()
+
+        with d.begun(by_busctl, lambda path: c.get(path, JOB, "TextBytes") > 0, "a text") as path:
             said = run(*send, path, PROPERTIES + ".Get", "string:" + JOB, "string:State")
             check("decode" in said, "dbus-send State", said)
             said = run(*send, path, JOB + ".GetText", "uint64:0")
@@ -455,9 +465,8 @@ def ending_politely():
         n = len(d.generate(n=40).ids)
         # Few enough that this machine is done with them in a tenth of the 5 s that tandemd gives them.
         n = max(20, min(300, int(n * 0.5 / (time.monotonic() - begin))))
-        workers = d.worker_pids()
-        path, fd = me.generate(PROMPT, max_tokens=n, ignore_end=True)
-        with d.sliced(lambda: c.get(path, JOB, "GeneratedTokens") > 3, "tokens", workers):
+        with d.begun(lambda: me.generate(PROMPT, max_tokens=n, ignore_end=True),
+                     lambda made: c.get(made[0], JOB, "GeneratedTokens") > 3, "tokens") as (path, fd):
             d.process.terminate()
         me.until(lambda: me.of(path, "Finished"), "Finished")
         equal(me.of(path, "Finished")[0][4][0], "length", "result")
@@ -515,7 +524,6 @@ def calls_that_an_ending_daemon_refuses():
     with Bus() as bus, bus.daemon(hang_ms=STANDING_MS) as d, NextDaemon(bus, d) as following:
         c, answers = Client(bus).wait(), []
         want = read_all(c.generate(PROMPT, max_tokens=6)[1])
-        path, fd = c.generate(PROMPT, max_tokens=20000, ignore_end=True)
 
         def ask():
             me = Client(bus)
@@ -523,7 +531,8 @@ def calls_that_an_ending_daemon_refuses():
             answers.append(read_all(me.generate(PROMPT, max_tokens=6)[1]))
 
         t = threading.Thread(target=ask)
-        with d.sliced(lambda: c.get(path, JOB, "GeneratedTokens") > 3, "tokens"):
+        with d.begun(lambda: c.generate(PROMPT, max_tokens=20000, ignore_end=True),
+                     lambda made: c.get(made[0], JOB, "GeneratedTokens") > 3, "tokens") as (path, fd):
             d.process.terminate()
             wait_for(lambda: c.get(ROOT, MANAGER, "Draining"), "Draining", 10)
             t.start()

@@ -209,10 +209,13 @@ def look(user, path):
 def two_users_without_polkit():
     with Bus("system") as bus, bus.daemon(system=True, hang_ms=STANDING_MS) as d:
         root, alice, bob = Client(bus).wait(), User(bus, ALICE), User(bus, BOB)
-        path = alice.generate(**{"max-tokens": 4000, "ignore-end": True, "linger": True, "token": "hers"})
-        check(path.startswith(ROOT + "/jobs/"), "alice generates", path)
-        plain = alice.generate(**{"max-tokens": 4000, "ignore-end": True})
-        with d.sliced(lambda: root.get(path, JOB, "TextBytes") > 0, "a text"):
+
+        def start():
+            path = alice.generate(**{"max-tokens": 4000, "ignore-end": True, "linger": True, "token": "hers"})
+            check(path.startswith(ROOT + "/jobs/"), "alice generates", path)
+            return path, alice.generate(**{"max-tokens": 4000, "ignore-end": True})
+
+        with d.begun(start, lambda made: root.get(made[0], JOB, "TextBytes") > 0, "a text", 2) as (path, plain):
             # For Bob there is no such thing: the same answers as for what does not exist.
             for p in (path, plain):
                 nothing = look(bob, p + "9")
@@ -236,13 +239,13 @@ def two_users_without_polkit():
                          (ROOT, MANAGER, "RestartWorker", "sa{sv}", "npu", {}),
                          (ROOT + "/workers/npu", WORKER, "Restart", "a{sv}", {})):
                 equal(bob.call(*call), DENIED, f"{call[2]} without polkit")
-        root.call(ROOT, MANAGER, "RestartWorker", "sa{sv}", "npu", {})
-        # The same over the socket: Bob sees and ends nothing of Alice's.
-        jobs = {j["uid"] for j in d.jobs()}
-        equal(jobs, {ALICE}, "whose jobs run")
-        equal(again.call(path, JOB, "Cancel", ""), [], "the same user cancels")
-        root.call(plain, JOB, "Cancel", "")
+            # The same over the socket: Bob sees and ends nothing of Alice's.
+            jobs = {j["uid"] for j in d.jobs()}
+            equal(jobs, {ALICE}, "whose jobs run")
+            equal(again.call(path, JOB, "Cancel", ""), [], "the same user cancels")
+            root.call(plain, JOB, "Cancel", "")
         wait_for(lambda: not d.jobs(), "both to end")
+        root.call(ROOT, MANAGER, "RestartWorker", "sa{sv}", "npu", {})
         for u in (alice, bob, again):
             u.close()
 
@@ -250,27 +253,32 @@ def two_users_without_polkit():
 @test
 def polkit_decides():
     table = {f"{ALICE} generate": True, f"{BOB} manage-models": True, f"{BOB} view-others": True}
-    with Bus("system") as bus, bus.daemon(system=True, models=(TALE, SPROUT)) as d:
+    with Bus("system") as bus, bus.daemon(system=True, models=(TALE, SPROUT), hang_ms=STANDING_MS) as d:
         root, alice, bob = Client(bus).wait(), User(bus, ALICE), User(bus, BOB)
         p = Polkit(bus, table)
-        path = alice.generate(**{"max-tokens": 4000, "ignore-end": True})
-        check(path.startswith(ROOT), "alice may generate", path)
         equal(bob.generate(), DENIED, "Bob may not")
         equal(alice.call(ROOT, MANAGER, "LoadModel", "sa{sv}", "sprout", {}), DENIED, "Alice may not load")
         check(isinstance(bob.call(ROOT, MANAGER, "LoadModel", "sa{sv}", "sprout", {"wait": True}), list), "Bob loads")
         equal(bob.call(ROOT, MANAGER, "UnloadModel", "sa{sv}", "sprout", {}), [], "and unloads")
         for u in (alice, bob):
             equal(u.call(ROOT, MANAGER, "RestartWorker", "sa{sv}", "gpu", {}), DENIED, "nobody restarts")
-        # To view others is to look, and no more: no text, no cancelling.
-        seen = bob.call(path, PROPERTIES, "GetAll", "s", JOB)
-        equal(seen[0]["StartedByUID"], ALICE, "Bob sees whose it is")
-        check(path in json.dumps(bob.call(ROOT, OBJECTS, "GetManagedObjects", "")), "Bob's managed objects")
-        for method, signature, args in (("GetText", "t", [0]), ("Cancel", "", []),
-                                        ("Watch", "", []), ("Release", "", [])):
-            equal(bob.call(path, JOB, method, signature, *args), DENIED, f"{method} on a job that is only seen")
         equal(alice.call(ROOT, MANAGER, "Generate", "sa{sv}", "x", {"nonsense": True}), ERROR + "BadRequest",
               "an error after polkit's yes")
-        alice.call(path, JOB, "Cancel", "")
+
+        def start():
+            path = alice.generate(**{"max-tokens": 4000, "ignore-end": True})
+            check(path.startswith(ROOT), "alice may generate", path)
+            return path
+
+        # To view others is to look, and no more: no text, no cancelling.
+        with d.begun(start, lambda path: root.get(path, JOB, "TextBytes") > 0, "a text") as path:
+            seen = bob.call(path, PROPERTIES, "GetAll", "s", JOB)
+            equal(seen[0]["StartedByUID"], ALICE, "Bob sees whose it is")
+            check(path in json.dumps(bob.call(ROOT, OBJECTS, "GetManagedObjects", "")), "Bob's managed objects")
+            for method, signature, args in (("GetText", "t", [0]), ("Cancel", "", []),
+                                            ("Watch", "", []), ("Release", "", [])):
+                equal(bob.call(path, JOB, method, signature, *args), DENIED, f"{method} on a job that is only seen")
+            alice.call(path, JOB, "Cancel", "")
         # busctl offers a dialogue, and that reaches polkit.
         code, out, err = bus.run("busctl", f"--address={bus.address}", "call", NAME, ROOT, MANAGER, "UnloadModel",
                                  "sa{sv}", "tale", "0", user=ALICE, group=ALICE, extra_groups=[], cwd="/")

@@ -575,10 +575,17 @@ def a_worker_is_killed():
         body = {"model": "tale", "prompt": PROMPT, "max_tokens": 300, "seed": 11, "stream": True}
         want = text_of(g.events("/v1/completions", body))[0]
         result = []
-        thread = threading.Thread(target=lambda: result.append(text_of(g.events("/v1/completions", body))[0]))
-        with d.standing() as workers:
+
+        def start():
+            result.clear()
+            thread = threading.Thread(target=lambda: result.append(text_of(g.events("/v1/completions", body))[0]))
             thread.start()
-            run_in_slices(workers, lambda: any(j.get("generated_tokens", 0) > 0 for j in d.jobs()), "it streams")
+            return thread
+
+        def streams(thread):
+            return any(j.get("generated_tokens", 0) > 0 for j in d.jobs())
+
+        with d.begun(start, streams, "it streams") as thread:
             d.signal_worker("gpu")
         thread.join()
         equal(result, [want], "the same text")

@@ -545,6 +545,23 @@ class Daemon:
             wait_for(lambda: not self.jobs(), "the jobs have ended")
         raise AssertionError("the jobs were never in their midst")
 
+    @contextlib.contextmanager
+    def begun(self, start, is_there, what, n_jobs=1):
+        """As in_midst(), for jobs that something else than this test's own connections asks for: what start() makes,
+        once is_there(made) holds, while its n_jobs jobs have more to come. They are begun while the workers stand: a
+        test that is kept waiting between start and look would find them over. They have no others beside them."""
+        for _ in range(20):
+            self.wait_ready()
+            with self.standing() as workers:
+                made = start()
+                wait_for(lambda: len(self.jobs()) >= n_jobs, f"jobs that begin, to have {what}")
+                run_in_slices(workers, lambda: is_there(made) or len(self.jobs()) < n_jobs, what)
+                if len(self.jobs()) >= n_jobs and is_there(made):
+                    yield made
+                    return
+            wait_for(lambda: not self.jobs(), "the jobs have ended")
+        raise AssertionError(f"the jobs were never in their midst: {what}")
+
     def model(self, name):
         for m in self.status()["models"]:
             if m.get("name") == name:
