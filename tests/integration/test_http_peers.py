@@ -9,6 +9,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 from http_test import *  # noqa: E402,F403
 
+STANDS = {"placement": None, "hang_ms": STANDING_MS}  # of a daemon whose workers stand still
 HI = [{"role": "user", "content": "Tell me of a king"}]
 LONG = {"model": "tale", "prompt": PROMPT, "max_tokens": 240, "seed": 5, "stream": True}
 CHAT = {"model": "tale", "messages": HI, "max_tokens": 240, "seed": 9, "stream": True}
@@ -113,16 +114,17 @@ def die_in_the_midst(d, g, requests, enough=6, n_cut=1):
     """Starts all, lets each streaming one get some tokens, kills the daemon with all its workers. How many answers are
     whole by then depends on the machine: it is done anew until `n_cut` of the requests are cut off. Returns the readers
     and how many of their requests went on at a peer."""
-    for attempt in range(8):
+    for attempt in range(20):
         if attempt:
             d.start()
         before = requests_handed_over(g)
-        workers = d.worker_pids()  # asked before: an answer may take as long as a short text
-        readers = {name: Reader(g, *requests[name]) for name in requests}
-        run_in_slices(workers, lambda: all(r.n >= enough or r.error or not r.is_alive()
-                                           or r.body.get("stream") is False for r in readers.values()),
-                      "tokens in each stream")
-        d.kill()
+        d.wait_ready()
+        with d.standing() as workers:
+            readers = {name: Reader(g, *requests[name]) for name in requests}
+            run_in_slices(workers, lambda: all(r.n >= enough or r.error or not r.is_alive()
+                                               or r.body.get("stream") is False for r in readers.values()),
+                          "tokens in each stream")
+            d.kill()
         for r in readers.values():
             r.join()
         n = len(requests_handed_over(g) - before)
@@ -134,7 +136,7 @@ def die_in_the_midst(d, g, requests, enough=6, n_cut=1):
 @test
 def goes_on():
     """Every kind of request, on a daemon that dies; what the peer makes of each in peace is what has to come."""
-    with Daemon(placement=None) as other, Gateway(other) as b, Daemon(placement=None) as d, \
+    with Daemon(placement=None) as other, Gateway(other) as b, Daemon(**STANDS) as d, \
             Gateway(d, "--peers", peers_file(d, url(b))) as a:
         want = {}
         for name, (path, body) in REQUESTS.items():
@@ -173,7 +175,7 @@ def goes_on():
 def reads_what_was_drawn():
     """The peer draws only the last few of the client's tokens again, and reads the others."""
     body = dict(LONG, max_tokens=900, temperature=0.9)
-    with Daemon(placement=None) as other, Gateway(other) as b, Daemon(placement=None) as d, \
+    with Daemon(placement=None) as other, Gateway(other) as b, Daemon(**STANDS) as d, \
             Gateway(d, "--peers", peers_file(d, url(b))) as a:
         want = Reader(b, "/v1/completions", body)
         want.join()
@@ -197,7 +199,7 @@ def tools():
            "tools": [TOOL], "tool_choice": "required", "temperature": 1.5, "max_tokens": 120, "seed": 11,
            "stream": True}
     with Daemon(models=(model,), placement=None) as other, Gateway(other) as b, \
-            Daemon(models=(model,), placement=None) as d, Gateway(d, "--peers", peers_file(d, url(b))) as a:
+            Daemon(models=(model,), **STANDS) as d, Gateway(d, "--peers", peers_file(d, url(b))) as a:
         r = Reader(b, "/v1/chat/completions", ask)
         r.join()
         equal(r.status, 200, f"in peace: {r.data[:300]}")
@@ -215,7 +217,7 @@ def another_model():
     """A peer whose model of the same name is another one tells other tokens: it is left, for one that is right, or the
     stream ends with an error. What came before is right, and nothing that is wrong comes."""
     longer = dict(LONG, max_tokens=960)
-    with Daemon(placement=None) as right, Gateway(right) as c, Daemon(placement=None) as d:
+    with Daemon(placement=None) as right, Gateway(right) as c, Daemon(**STANDS) as d:
         false_tale = os.path.join(d.dir, "tale.gguf")
         shutil.copy(SPROUT, false_tale)
         want = Reader(c, "/v1/completions", longer)
@@ -237,7 +239,7 @@ def another_model():
 @test
 def peers_that_are_no_good():
     """Dead, silent, with another key, speaking no HTTP, dying in their turn; the last in the list is good."""
-    with Daemon(placement=None) as good, Daemon(placement=None) as d, Daemon(placement=None) as dying, \
+    with Daemon(placement=None) as good, Daemon(**STANDS) as d, Daemon(**STANDS) as dying, \
             Gateway(dying) as b, socket.socket() as babbler, socket.socket() as deaf:
         key = os.path.join(good.dir, "keys")
         with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
@@ -261,17 +263,18 @@ def peers_that_are_no_good():
             text = c.post("/v1/completions", dict(LONG, stream=False))["choices"][0]["text"]
             closed = socket.socket()
             closed.bind(("127.0.0.1", 0))
+            # Nobody listens on a port that is only bound, and nobody else takes it.
             bad = [f"http://127.0.0.1:{closed.getsockname()[1]}", f"http://127.0.0.1:{babbler.getsockname()[1]}",
                    url(c), url(c) + " wrong-key-0123"]
-            closed.close()
             with Gateway(d, "--peers", peers_file(d, *bad, url(b), url(c) + " fleets-key-0123")) as a:
                 asked = f"goes on at 127.0.0.1:{b.port}"
-                for attempt in range(5):
-                    workers = d.worker_pids()
-                    r = Reader(a, "/v1/completions", LONG)
-                    run_in_slices(workers, lambda: r.n >= 5 or not r.is_alive(), "tokens")
-                    stop(dying.worker_pids())  # the next good one takes the job, and says nothing but that it lives
-                    d.kill()
+                for attempt in range(20):
+                    d.wait_ready()
+                    with d.standing() as workers:
+                        r = Reader(a, "/v1/completions", LONG)
+                        run_in_slices(workers, lambda: r.n >= 5 or not r.is_alive(), "tokens")
+                        stop(dying.worker_pids())  # it takes the job, and says nothing but that it lives
+                        d.kill()
                     wait_for(lambda: asked in a.log() or not r.is_alive(), "the peer that dies is asked")
                     if asked in a.log():
                         break
@@ -286,6 +289,7 @@ def peers_that_are_no_good():
             # none left: an error, as without peers
             with Gateway(d, "--peers", peers_file(d, *bad)) as a:
                 equal(a.post("/v1/completions", dict(LONG, stream=False), 503)["error"]["code"], "no_daemon", "no peer")
+            closed.close()
             del want
 
 
