@@ -106,12 +106,12 @@ def survive(daemon, how, names, rounds=1, seed=1):
             Gateway(d) as g:
         want = {name: r.told() for name, r in begin(d, g, names).items()}
         n, n_open = 0, n_descriptors()
-        for attempt in range(5 * rounds):
+        for attempt in range(20 * rounds):
             least, way = rng.randrange(1, 100), rng.choice(how)
             d.wait_ready()
-            workers = d.worker_pids()
-            running = begin(d, g, names)
-            with d.sliced(lambda: all(r.n() >= least or not r.runs() for r in running.values()), "tokens", workers):
+            with d.standing() as workers:
+                running = begin(d, g, names)
+                run_in_slices(workers, lambda: all(r.n() >= least or not r.runs() for r in running.values()), "tokens")
                 way(d, workers)
             d.start()
             for name, r in running.items():
@@ -126,16 +126,15 @@ def survive(daemon, how, names, rounds=1, seed=1):
 
 def caught(d, begin, n_tokens):
     """Kills the daemon while the jobs that begin() makes are in their midst. They have many tokens to go."""
-    for _ in range(5):
+    for _ in range(20):
         d.wait_ready()
-        workers = d.worker_pids()
-        running = begin()
-        run_in_slices(workers, lambda: all(r.n() >= n_tokens or not r.runs() for r in running), "tokens")
-        d.kill()
-        if all(r.runs() for r in running):
-            return running
-        d.start()
-        for r in running:
+        with d.standing() as workers:
+            running = begin()
+            run_in_slices(workers, lambda: all(r.n() >= n_tokens or not r.runs() for r in running), "tokens")
+            if len(d.jobs()) == len(running):
+                d.kill()
+                return running
+        for r in running:  # one had ended before it was looked at
             r.wait()
     raise AssertionError("the jobs were never in their midst")
 
@@ -179,7 +178,7 @@ if FULL:
 @test
 def reads_and_does_not_draw():
     """What was drawn is read by the next daemon."""
-    with Daemon(models=(TALE,)) as d:
+    with Daemon(hang_ms=STANDING_MS) as d:
         cli, = caught(d, lambda: [Cli(d, "--raw", "-n", "1500", "--seed", "2", PROMPT)], 500)
         n = cli.n()
         d.start()
@@ -191,11 +190,9 @@ def reads_and_does_not_draw():
 @test
 def not_wanted():
     """Off, or no daemon comes: the error that it always was, by its name and within the time."""
-    with Daemon(models=(TALE,)) as d:
+    with Daemon(hang_ms=STANDING_MS) as d:
         for seconds in ("0", "2"):
-            cli = Cli(d, "-n", "4000", "--raw", "x", TANDEM_REATTACH=seconds)
-            wait_for(lambda: cli.n() >= 3, "tokens")
-            d.kill()
+            cli, = caught(d, lambda: [Cli(d, "-n", "4000", "--raw", "x", TANDEM_REATTACH=seconds)], 3)
             begun = time.monotonic()
             equal(cli.wait(), 1, "exit status")
             took = time.monotonic() - begun
@@ -244,7 +241,7 @@ def another_model():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "it.gguf")
         shutil.copy(make_model("tiny", seed=1), path)
-        with Daemon(models=(path,)) as d:
+        with Daemon(models=(path,), hang_ms=STANDING_MS) as d:
             cli, = caught(d, lambda: [Cli(d, "--raw", "-n", "4000", "--seed", "2", "x")], 5)
             shutil.copy(make_model("tiny", seed=2), path + ".new")
             os.rename(path + ".new", path)
@@ -256,7 +253,7 @@ def another_model():
 @test
 def another_arithmetic():
     other = config("[engine]\nkv-type = f32\n")
-    with Daemon(models=(TALE,)) as d:
+    with Daemon(hang_ms=STANDING_MS) as d:
         strict, lax = caught(d, lambda: [Cli(d, "--raw", "-n", "1500", "--seed", "2", *more, PROMPT)
                                          for more in ([], ["--may-degrade"])], 5)
         daemon_with(d, other)
@@ -269,7 +266,7 @@ def another_arithmetic():
 @test
 def no_room_yet():
     """The next daemon takes one job at a time: the others are sent until it takes them."""
-    with Daemon(models=(TALE,)) as d:
+    with Daemon(hang_ms=STANDING_MS) as d:
         clis = caught(d, lambda: [Cli(d, "--raw", "-n", "800", "--seed", str(i), PROMPT) for i in range(3)], 5)
         daemon_with(d, config("[daemon]\nmax-jobs = 1\n"))
         equal([len(c.told()[0]) for c in clis], [800] * 3, "tokens")
@@ -302,7 +299,8 @@ def own_socket_before_peers():
         for daemon, handoffs in ((Held, 0), (Daemon, 1)):
             path = kept_file(f"http://127.0.0.1:{peer.port}\n", ".peers")
             os.chmod(path, 0o600)
-            with daemon(models=(TALE,), env={"TANDEM_REATTACH": "3600"}) as d, Gateway(d, "--peers", path) as g:
+            with daemon(models=(TALE,), env={"TANDEM_REATTACH": "3600"}, hang_ms=STANDING_MS) as d, \
+                    Gateway(d, "--peers", path) as g:
                 body = {"model": "tale", "prompt": PROMPT, "max_tokens": 1000, "seed": 7}
                 want = Http(g, "/v1/completions", body).told()
                 again, = caught(d, lambda: [Http(g, "/v1/completions", body)], 5)
