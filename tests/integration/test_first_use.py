@@ -313,20 +313,28 @@ class Held(Folder):
     def keep_busy(self):
         # Its workers stand still until it is cancelled, so that it does not end before all the others wait.
         self.wait_ready()
-        self.stopped = self.worker_pids()
+        self.stop()
         # Its client does not take it to the next daemon, where it would keep the others waiting.
         self.ask("generate", "-n", "3000", "--ignore-end", "Once", env={"TANDEM_REATTACH": "0"})
         # While its model is loaded, jobs of another one would still run.
         run_in_slices(self.stopped, lambda: any(j.get("generated_tokens") for j in self.jobs()), "a job that runs")
 
+    def ask_to_end(self):
+        n = self.log().count(": ending; ")
+        self.daemons[-1].terminate()
+        wait_for(lambda: self.log().count(": ending; ") > n, "it has heard the signal")
+
     def end(self):
         """The second signal cancels what runs."""
-        self.daemons[-1].terminate()
-        time.sleep(0.2)
+        self.ask_to_end()
         self.daemons[-1].terminate()
         self.go_on()
         equal(exit_of(self.daemons[-1]), 0, "its end")
 
+    def stop(self):
+        self.stopped = self.worker_pids()
+        for pid in self.stopped:
+            send_signal(pid, signal.SIGSTOP)
 
     def go_on(self):
         for pid in self.stopped:
@@ -360,12 +368,11 @@ def a_job_that_had_not_begun():
 
 @test
 def a_load_that_had_not_ended():
-    with Held(models=(TALE, SPROUT)) as d:
+    with Held(models=(TALE, SPROUT), hang_ms=STANDING_MS) as d:
         d.begin()
         d.wait_ready()
-        workers = [w["pid"] for w in d.status()["workers"]]
-        for pid in workers:
-            os.kill(pid, signal.SIGSTOP)  # so that no model becomes ready
+        for pid in d.worker_pids():
+            send_signal(pid, signal.SIGSTOP)  # so that no model becomes ready
         load = d.ask("load", "sprout")
         wait_for(lambda: "loading" in [m["state"] for m in d.status()["models"]], "a model that loads", 30)
         d.end()
@@ -406,7 +413,7 @@ def a_request_of_http_that_had_not_begun():
             for t in threads:
                 t.start()
             wait_for(lambda: len(d.call("jobs")["jobs"]) == 10, "nine that wait", 30)
-            d.daemons[-1].terminate()  # one connection is kept, so this one goes to the daemon that ends
+            d.ask_to_end()  # one connection is kept, so this one goes to the daemon that ends
             loads = threading.Thread(target=lambda: answers.append(gateway.post("/api/generate", {"model": "sprout"})))
             loads.start()
             time.sleep(0.2)
@@ -444,18 +451,18 @@ def all_are_asked_to_end():
     """A service manager, a container's end and Ctrl-C reach all processes at once. A running job ends with all its
     tokens, and no worker is called lost."""
     for signo in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        with Daemon() as d:
+        with Daemon(hang_ms=STANDING_MS) as d:
             d.expect_exit = None
             d.wait_ready()
-            job = d.start_job(n=150)
-            check(job.until(10), "tokens")
-            for pid in d.pids():
-                if pid != d.process.pid or signo != signal.SIGHUP:
-                    os.kill(pid, signo)
-            if signo == signal.SIGHUP:
-                d.process.send_signal(signal.SIGTERM)
+            with d.in_midst(dict(n=40), tokens=10) as (job,):  # few: they have the 5 s that tandemd gives them
+                for pid in d.pids():
+                    if pid != d.process.pid or signo != signal.SIGHUP:
+                        os.kill(pid, signo)
+                if signo == signal.SIGHUP:
+                    d.process.send_signal(signal.SIGTERM)
+                wait_for(lambda: ": ending; " in d.log(), "tandemd has heard the signal")
             result = job.wait()
-            equal((result.reason, len(result.ids)), ("DONE_LENGTH", 150), "the job's end")
+            equal((result.reason, len(result.ids)), ("DONE_LENGTH", 40), "the job's end")
             equal(d.wait_end(), None, "the daemon's end")
             check(") lost: " not in d.log() and "restart" not in d.log(), "the log", d.log())
 
