@@ -78,12 +78,13 @@ def deadlines():
             late, r = waiting.wait(), running.wait()
             taken = watch.seconds()
             equal((r.reason, r.error.get("code")), ("DONE_ERROR", "deadline"), "the one that ran")
-            check(taken < limit_s + 0.6 * SLOW, "ends in time", taken, limit_s)
             equal(len(patient.wait().ids), 10, "the one with time")
-            if len(r.ids) > 1:
+            # Where this test was kept waiting, the one that waits came when the first had ended, or it was seen late.
+            if len(r.ids) > 1 and not late.ids and taken < limit_s + 0.6 * SLOW:
                 break
             limit_s *= 2
-            check(limit_s < 15 * SLOW, "tokens before the deadline", limit_s)
+            check(limit_s < 15 * SLOW, "a job that has tokens ends at its deadline, and one behind it has none", limit_s,
+                  r.ids, late.ids, taken)
         equal((late.reason, late.error.get("code"), len(late.ids)), ("DONE_ERROR", "deadline", 0),
               "the one that waited")
 
@@ -97,15 +98,20 @@ def queue_positions():
             front = [d.start_job(n=2) for _ in range(2)]
             wires = [(j, []) for j in (*back, *front)]
             wait_for(lambda: d.status().get("jobs_queued", 0) == 4, "all wait")
-            time.sleep(0.4)  # positions are told a few times a second
-            running.vanish()
-        for job, seen in wires:
-            while True:
+
+            def told(job, seen):
+                """Handles one reply, whose kind it returns."""
                 kind, m = job.wire.receive(job.id)
                 if kind == "progress" and m.get("state", "JOB_QUEUED") == "JOB_QUEUED":
                     seen.append(m.get("queue_position", 0))
-                if kind == "done":
-                    break
+                return kind
+            for (job, seen), last in zip(wires, (2, 3, 0, 1)):  # positions are told a few times a second
+                while last not in seen:
+                    told(job, seen)
+            running.vanish()
+        for job, seen in wires:
+            while told(job, seen) != "done":
+                pass
             job.wire.close()
         seen = [s for _, s in wires]
         equal([max(s) for s in seen], [2, 3, 0, 1], f"worst position of each ({seen})")
@@ -122,8 +128,8 @@ def an_idle_model_leaves():
             time.sleep(1.3)
             equal(d.model("tale")["state"], "loaded", "state while it is used")
             job.vanish()
-        wait_for(lambda: not d.status()["models"], "the model leaves", 5)
-        wait_for(lambda: d.status().get("arena_bytes", 0) < loaded / 10, "its memory is given back", 5)
+        wait_for(lambda: not d.status()["models"], "the model leaves")
+        wait_for(lambda: d.status().get("arena_bytes", 0) < loaded / 10, "its memory is given back")
         check("unloaded: nobody used it" in d.log(), "the log says so")
         same_ids(d.generate(n=8).ids, want, "loaded again")
 
@@ -137,14 +143,14 @@ def a_job_says_how_long_its_model_stays():
         equal(d.model("tale")["state"], "loaded", "state where models never leave")
         d.generate(n=4, keep_alive=600)
         d.generate(n=4, keep_alive=1)
-        wait_for(lambda: not d.status()["models"], "the model leaves", 5)
+        wait_for(lambda: not d.status()["models"], "the model leaves")
     with Daemon(args=config("[engine]\nidle-unload = 1s\n")) as d:
         want = d.generate(n=8).ids
         d.generate(n=4, keep_alive=600)
         time.sleep(2.5)
         equal(d.model("tale")["state"], "loaded", "state of a model that is kept")
         same_ids(d.generate(n=8).ids, want, "the same ids")  # and the configuration's second counts again
-        wait_for(lambda: not d.status()["models"], "the model leaves", 5)
+        wait_for(lambda: not d.status()["models"], "the model leaves")
 
 
 @test
@@ -166,8 +172,13 @@ def idle_models_leave_under_memory_pressure():
             time.sleep(0.5)
             equal(d.model("tale")["state"], "loaded", "state soon after its last use")
             time.sleep(8)
-            short.write(b"x")
-            wait_for(lambda: not d.status()["models"], "the model leaves", 5)
+
+            def left():
+                """Memory is short again and again: the model stays for ten seconds after its last use."""
+                short.write(b"x")
+                time.sleep(0.2)
+                return not d.status()["models"]
+            wait_for(left, "the model leaves")
             check("the machine is short of memory" in d.log(), "the log says so")
             same_ids(d.generate(n=8).ids, want, "loaded again")
 

@@ -75,7 +75,9 @@ def while_loading():
     with Daemon(models=[TALE]) as d, tempfile.TemporaryDirectory() as tmp:
         want = d.generate(model="tale", n=10)
         victim = os.path.join(tmp, "shrinking.gguf")
-        for delay in (0.0, 0.02, 0.06, 0.12, 0.2)[:times(4, 5, 2)]:
+        for delay in (0.0, 0.02, 0.06, 0.12, 0.2)[:times(4, 5, 2)] + (0.0,) * 8:
+            if len(seen) >= times(4, 5, 2) and any(s != "loaded in time" for s in seen):
+                break  # else this test was kept waiting: once more
             shutil.copyfile(path, victim)
             with d.wire(timeout=120 * SLOW) as w, open(victim, "rb") as f:
                 fields = request(ids=[2, 300], n=2)

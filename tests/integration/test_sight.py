@@ -384,9 +384,11 @@ def top_on_a_terminal():
         s.wait_for(r"1 recovery")
         s.wait_for(r"recovered 1 time")
         s.resize(9, 40)
-        s.pump(0.6)
-        lines = s.last()
-        check(len(lines) <= 9 and all(len(line) <= 40 for line in lines), "no more than the window holds", lines)
+
+        def fits():
+            s.pump(0.05)
+            return len(s.last()) <= 9 and all(len(line) <= 40 for line in s.last())
+        wait_for(fits, "no more than the window holds")
         s.resize(12, 80)
         s.wait_for(rf"(?m)^JOB  *STATE .* TOKENS/S  *AGE *\n *{job.result.job} +\S+ .*/4000 +[0-9.]+ +[0-9.]+ \S+$")
         s.resize(30, 120)
