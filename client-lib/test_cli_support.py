@@ -66,13 +66,15 @@ def state(pid):
 
 
 def settle(seconds, process):
-    """Lets a process and the fake daemon do what they have to do: both had so long with a CPU, and now sleep."""
+    """Lets a process and the fake daemon do what they have to do: both had so long with a CPU, and now sleep, or have
+    ended. The process is looked at again behind the fake daemon, which may have answered it between the two looks."""
     begin, before = time.monotonic(), waited(process.pid) + waited(fake.process.pid)
     while True:
         time.sleep(0.005)
         passed = time.monotonic() - begin
         had = passed - (waited(process.pid) + waited(fake.process.pid) - before)
-        if passed > PATIENCE or had >= seconds and "R" not in (state(process.pid), state(fake.process.pid)):
+        if passed > PATIENCE or had >= seconds and all(state(pid) in "SZX" for pid in
+                                                       (process.pid, fake.process.pid, process.pid)):
             return
 
 
