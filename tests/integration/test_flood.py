@@ -94,10 +94,10 @@ def queue_positions():
     """Waiting jobs before one's own; those at the screen come before the background."""
     with Daemon(args=config("[engine]\nmax-sequences = 1\n"), hang_ms=STANDING_MS) as d:
         with d.in_midst(dict(n=4000)) as (running,):
-            back = [d.start_job(n=2, priority=1) for _ in range(2)]
-            front = [d.start_job(n=2) for _ in range(2)]
-            wires = [(j, []) for j in (*back, *front)]
-            wait_for(lambda: d.status().get("jobs_queued", 0) == 4, "all wait")
+            wires = []
+            for n, priority in enumerate((1, 1, 0, 0)):  # in this order: each is on a connection of its own
+                wires.append((d.start_job(n=2, priority=priority), []))
+                wait_for(lambda: d.status().get("jobs_queued", 0) == n + 1, "one more waits")
 
             def told(job, seen):
                 """Handles one reply, whose kind it returns."""
