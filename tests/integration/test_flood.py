@@ -83,7 +83,7 @@ def deadlines():
             if len(r.ids) > 1 and not late.ids and taken < limit_s + 0.6 * SLOW:
                 break
             limit_s *= 2
-            check(limit_s < 15 * SLOW, "a job that has tokens ends at its deadline, and one behind it has none", limit_s,
+            check(limit_s < 15 * SLOW, "one with tokens ends at its deadline, and one behind it has none", limit_s,
                   r.ids, late.ids, taken)
         equal((late.reason, late.error.get("code"), len(late.ids)), ("DONE_ERROR", "deadline", 0),
               "the one that waited")
@@ -98,6 +98,7 @@ def queue_positions():
             for n, priority in enumerate((1, 1, 0, 0)):  # in this order: each is on a connection of its own
                 wires.append((d.start_job(n=2, priority=priority), []))
                 wait_for(lambda: d.status().get("jobs_queued", 0) == n + 1, "one more waits")
+                time.sleep(0.15)  # a position is told when it changes, and at most ten times a second
 
             def told(job, seen):
                 """Handles one reply, whose kind it returns."""
@@ -105,7 +106,7 @@ def queue_positions():
                 if kind == "progress" and m.get("state", "JOB_QUEUED") == "JOB_QUEUED":
                     seen.append(m.get("queue_position", 0))
                 return kind
-            for (job, seen), last in zip(wires, (2, 3, 0, 1)):  # positions are told a few times a second
+            for (job, seen), last in zip(wires, (2, 3, 0, 1)):
                 while last not in seen:
                     told(job, seen)
             running.vanish()

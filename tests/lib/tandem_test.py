@@ -538,8 +538,7 @@ class Daemon:
                 run_in_slices(workers, lambda: all([j.has(tokens) or j.result.reason for j in late]), "tokens")
                 there = {j["job"] for j in self.jobs()}
                 if all(len(j.result.ids) >= tokens and j.result.job in there for j in late):
-                    yield jobs
-                    return
+                    return (yield jobs)
             for job in jobs:
                 job.vanish()
             wait_for(lambda: not self.jobs(), "the jobs have ended")
@@ -547,9 +546,8 @@ class Daemon:
 
     @contextlib.contextmanager
     def begun(self, start, is_there, what, n_jobs=1):
-        """As in_midst(), for jobs that something else than this test's own connections asks for: what start() makes,
-        once is_there(made) holds, while its n_jobs jobs have more to come. They are begun while the workers stand: a
-        test that is kept waiting between start and look would find them over. They have no others beside them."""
+        """As in_midst(), for jobs that start() begins in another way: what it has made, when is_there(made) holds and
+        its n_jobs jobs, which have no others beside them, have more to come."""
         for _ in range(20):
             self.wait_ready()
             with self.standing() as workers:
@@ -557,8 +555,7 @@ class Daemon:
                 wait_for(lambda: len(self.jobs()) >= n_jobs, f"jobs that begin, to have {what}")
                 run_in_slices(workers, lambda: is_there(made) or len(self.jobs()) < n_jobs, what)
                 if len(self.jobs()) >= n_jobs and is_there(made):
-                    yield made
-                    return
+                    return (yield made)
             wait_for(lambda: not self.jobs(), "the jobs have ended")
         raise AssertionError(f"the jobs were never in their midst: {what}")
 
