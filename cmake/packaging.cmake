@@ -47,8 +47,9 @@ endforeach()
 install(FILES ${CMAKE_SOURCE_DIR}/docs/http-page.png DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tandem COMPONENT daemon)
 
 # All that is installed and nothing else, no tests: what `./bootstrap demo` builds, so that installing works after it.
-set(installed tandemd tandem tandem-pull tandem-npu-worker tandem-gpu-worker tandem-http libtandem completions)
-foreach(maybe tandem-xrt man-pages)
+set(installed tandemd tandem tandem-pull tandem-npu-worker tandem-gpu-worker tandem-picture-worker tandem-http
+    libtandem completions)
+foreach(maybe tandem-xrt tandem-picture-decoder man-pages)
   if(TARGET ${maybe})
     list(APPEND installed ${maybe})
   endif()

@@ -273,6 +273,7 @@ static const char *const allowed[] = {
         "munlock",
         "read",
         "readv",
+        "pread64",
         "preadv2",
         "write",
         "writev",

@@ -18,8 +18,9 @@ CACHE = os.environ.get("TANDEM_TEST_CACHE") or os.path.join(TREE, "build", "test
 SUITE = next((a[8:] for a in sys.argv if a.startswith("--suite=")), "bookworm")
 # What the packages need and a bare root lacks; python3 stands for programs that nobody here wrote.
 PACKAGES = ("systemd-sysv,dbus,polkitd,procps,python3-minimal,libinih1,libprotobuf-c1,libseccomp2,liburing2,"
-            "libdbus-1-3,libjansson4,libedit2,"
-            + ("libmicrohttpd12,libcurl4" if SUITE == "bookworm" else "libmicrohttpd12t64,libcurl4t64"))
+            "libdbus-1-3,libjansson4,libedit2,libjpeg62-turbo,libwebp7,libwebpdemux2,"
+            + ("libmicrohttpd12,libcurl4,libpng16-16" if SUITE == "bookworm" else
+               "libmicrohttpd12t64,libcurl4t64,libpng16-16t64"))
 HIERARCHIES = ("", "unified", "systemd")  # below /sys/fs/cgroup: version 2 alone, or beside version 1
 
 
