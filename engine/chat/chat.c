@@ -148,6 +148,11 @@ enum tdm_form_prompt tdm_chat_prompt_end(const struct tdm_chat *chat, bool with_
                                                 form->prompt_default;
 }
 
+const struct tdm_tokenizer *tdm_chat_tokenizer(const struct tdm_chat *chat)
+{
+        return chat->tokenizer;
+}
+
 bool tdm_chat_opens_thought(const struct tdm_chat *chat, bool with_tools, enum tdm_chat_thinking thinking)
 {
         return tdm_chat_prompt_end(chat, with_tools, thinking) == TDM_FORM_PROMPT_OPEN;
@@ -299,6 +304,8 @@ static int texts_check(const struct tdm_chat_template *t, const struct tdm_chat_
                 const struct tdm_chat_message *m = &messages[i];
                 size_t from = 0, to = m->size;
 
+                if (m->n_pictures > 0) /* its text is in pieces: the marks of its pictures are counted */
+                        continue;
                 if ((m->role != TDM_CHAT_SYSTEM && m->role != TDM_CHAT_USER) ||
                     t->form->texts[tdm_chat_form_role(m->role)] != TDM_FORM_TEXT_DROPPED)
                         continue;
@@ -335,6 +342,11 @@ int tdm_chat_render(const struct tdm_chat *chat, const struct tdm_chat_message *
             messages[n_messages - 1].size == 0 && messages[n_messages - 1].n_calls == 0)
                 n_messages--;
         r = conversation_check(t, messages, n_messages, o, err);
+        for (size_t i = 0; i < n_messages && r == 0; i++)
+                if (messages[i].n_pictures > 0 && tdm_chat_is_flat(t, messages, n_messages, o))
+                        r = tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                          "the model's chat template has no form for tools, so tools and pictures are "
+                                          "not taken in one chat");
         if (r == 0 && tdm_chat_is_flat(t, messages, n_messages, o)) {
                 r = tdm_chat_flatten(t, messages, n_messages, o, &flat, err);
                 messages = flat.messages;

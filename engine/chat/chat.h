@@ -33,7 +33,9 @@ struct tdm_chat_message {
         enum tdm_chat_role role;
         const char *text; /* UTF-8 */
         size_t size;
-        struct tdm_chat_text thinking;     /* assistant: what it thought before the text; data NULL: not known */
+        struct tdm_chat_text thinking; /* assistant: what it thought before the text; data NULL: not known */
+        const uint32_t *pictures;      /* [n_pictures]: in front of which bytes of text one stands, in order */
+        size_t n_pictures;
         const struct tdm_chat_call *calls; /* assistant */
         size_t n_calls;
         struct tdm_chat_text call_id; /* tool: the call that this answers */
@@ -60,6 +62,7 @@ void tdm_chat_destroy(struct tdm_chat *chat);
 void tdm_chat_destroyp(struct tdm_chat **chat);
 /* Private memory that it holds. */
 uint64_t tdm_chat_memory(const struct tdm_chat *chat);
+const struct tdm_tokenizer *tdm_chat_tokenizer(const struct tdm_chat *chat);
 /* Why it refuses all conversations; NULL: it does not. chat may be NULL. */
 const char *tdm_chat_refusal(const struct tdm_chat *chat);
 /* In a word or a sentence, for status: "jinja", "none", or why the template cannot be used. */

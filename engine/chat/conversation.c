@@ -148,6 +148,33 @@ static int put_calls(const struct tdm_chat_template *t, const struct tdm_chat_me
         return r;
 }
 
+/* Text and pictures in order. Where the template puts a picture is its own affair. */
+static void put_text_and_pictures(const struct tdm_chat_message *m, struct tdm_json_buffer *to)
+{
+        const char *before = "";
+        size_t from = 0;
+
+        put(to, "[");
+        for (size_t i = 0; i <= m->n_pictures; i++) {
+                size_t end = i < m->n_pictures ? m->pictures[i] : m->size;
+
+                if (end > from) {
+                        put(to, before);
+                        put(to, "{\"type\":\"text\",\"text\":");
+                        put_text(to, m->text + from, end - from);
+                        put(to, "}");
+                        before = ",";
+                }
+                if (i < m->n_pictures) {
+                        put(to, before);
+                        put(to, "{\"type\":\"image\"}");
+                        before = ",";
+                }
+                from = end;
+        }
+        put(to, "]");
+}
+
 /* A template that takes thoughts as a part of the content gets them so, but where the model goes on with the text. */
 static void put_content(const struct tdm_chat_template *t, const struct tdm_chat_message *m, bool is_last,
                         struct tdm_json_buffer *to)
@@ -155,7 +182,9 @@ static void put_content(const struct tdm_chat_template *t, const struct tdm_chat
         const char *key = t->form ? t->form->thinking_key : NULL;
         bool in_parts = m->role == TDM_CHAT_ASSISTANT && m->thinking.size > 0 && key && strcmp(key, "content") == 0;
 
-        if (m->n_calls > 0 && m->size == 0 && t->form && t->form->null_content) {
+        if (m->n_pictures > 0) {
+                put_text_and_pictures(m, to);
+        } else if (m->n_calls > 0 && m->size == 0 && t->form && t->form->null_content) {
                 put(to, "null");
         } else if (in_parts && !is_last) {
                 put(to, "[{\"type\":\"thinking\"");
