@@ -106,6 +106,7 @@ static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *mes
                 struct tdm_chat_text text = copy_part((struct tdm_chat_text){ m->text ? m->text : "", m->size }, &at);
 
                 *to = (struct tdm_chat_message){ .role = m->role, .text = text.data, .size = text.size };
+                to->pictures = tdm_picture_files_of(&job->prompt.pictures, (uint32_t)i, &to->n_pictures);
                 to->thinking = copy_part(m->thinking, &at);
                 to->call_id = copy_part(m->call_id, &at);
                 to->name = copy_part(m->name, &at);
@@ -126,6 +127,22 @@ static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *mes
         job->prompt.is_chat = true;
         job->prompt.goes_on = tdm_chat_goes_on(messages, n);
         return 0;
+}
+
+static int copy_picture_files(struct tdm_job *job, const struct tdm_job_params *p, struct tdm_error *err)
+{
+        _cleanup_(freep) size_t *sizes = NULL;
+        size_t n = TDM_MAX(p->n_messages, (size_t)1);
+
+        if (p->n_picture_files == 0)
+                return 0;
+        sizes = calloc(n, sizeof(*sizes));
+        if (!sizes)
+                return -ENOMEM;
+        sizes[0] = p->text_size;
+        for (size_t i = 0; i < p->n_messages; i++)
+                sizes[i] = p->messages[i].size;
+        return tdm_picture_files_init(&job->prompt.pictures, p->picture_files, p->n_picture_files, sizes, n, err);
 }
 
 static int copy_ids(struct tdm_job *job, const uint32_t *ids, size_t n)
@@ -164,7 +181,8 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
         if ((p->n_ids > 0) + (p->n_messages > 0) + (p->text_size > 0) > 1)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "the prompt is given more than once (as text, as messages, as ids)");
-        if (p->kind != TDM_JOB_EMBED && p->n_ids == 0 && p->n_messages == 0 && p->text_size == 0)
+        if (p->kind != TDM_JOB_EMBED && p->n_ids == 0 && p->n_messages == 0 && p->text_size == 0 &&
+            p->n_picture_files == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the prompt is empty; give at least one character");
         if (p->n_messages > TDM_MAX_CHAT_MESSAGES)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu messages; at most %u are taken", p->n_messages,
@@ -187,6 +205,8 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
         if (p->n_pictures > 0 && (p->kind != TDM_JOB_GENERATE || p->n_ids == 0 || p->options.drawn))
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "pictures belong to a prompt that is to be continued from its end");
+        if (p->n_picture_files > 0 && (p->kind != TDM_JOB_GENERATE || p->n_ids > 0))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "pictures stand in a text or in a chat that is continued");
         if (p->n_top > TDM_MAX_TOP)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%u alternatives were asked for; at most %u are given",
                                      p->n_top, TDM_MAX_TOP);
@@ -244,6 +264,11 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         if (o->deadline_ms > 0)
                 job->request.deadline_ns = job->stats.created_ns + o->deadline_ms * TDM_NSEC_PER_MSEC;
 
+        r = copy_picture_files(job, p, err);
+        if (r > 0)
+                return r;
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot hold the pictures: %s", strerror(-r));
         if (p->n_ids > 0)
                 r = copy_ids(job, p->ids, p->n_ids);
         else if (p->n_messages > 0)
@@ -289,6 +314,7 @@ static void drop_text(struct tdm_job *job)
         free(steal_ptr(&job->prompt.text));
         free(steal_ptr(&job->prompt.messages));
         free(steal_ptr(&job->prompt.calls));
+        tdm_picture_files_deinit(&job->prompt.pictures);
         job->prompt.text_size = job->prompt.n_messages = job->prompt.n_calls = 0;
         job->prompt.variables = (struct tdm_chat_text){ 0 };
 }
@@ -313,7 +339,7 @@ void tdm_job_unref(struct tdm_job *job)
         tdm_job_settle_charge(job);
         tdm_account_unref(job->account);
         tdm_job_pictures_deinit(&job->pictures);
-        free(job->prompt.from_text.ids);
+        tdm_job_encoded_deinit(&job->prompt.from_text);
         free(job->ids);
         free(job->drawn.ids);
         free(job->request.draft_name);
@@ -334,7 +360,8 @@ void tdm_job_unrefp(struct tdm_job **job)
 
 size_t tdm_job_pending_bytes(const struct tdm_job *job)
 {
-        return job->prompt.text_size + job->prompt.n_messages * sizeof(*job->prompt.messages) +
+        return job->prompt.text_size + job->prompt.pictures.size_bytes +
+               job->prompt.n_messages * sizeof(*job->prompt.messages) +
                job->prompt.n_calls * sizeof(*job->prompt.calls) +
                ((size_t)job->ids_capacity + job->drawn.n) * sizeof(*job->ids);
 }
@@ -342,118 +369,6 @@ size_t tdm_job_pending_bytes(const struct tdm_job *job)
 size_t tdm_job_text_to_encode(const struct tdm_job *job)
 {
         return job->prompt.encoded ? 0 : job->prompt.text_size;
-}
-
-/* Sets the template's options of thinking as the job wants them. TDM_E_UNSUPPORTED: the model cannot do it. */
-static int choose_thinking(enum tdm_thinking wanted, const struct tdm_chat *chat, struct tdm_chat_options *options,
-                           struct tdm_error *err)
-{
-        static const enum tdm_chat_effort efforts[] = { [TDM_THINKING_LOW] = TDM_CHAT_EFFORT_LOW,
-                                                        [TDM_THINKING_MEDIUM] = TDM_CHAT_EFFORT_MEDIUM,
-                                                        [TDM_THINKING_HIGH] = TDM_CHAT_EFFORT_HIGH };
-        enum tdm_chat_thoughts thoughts = tdm_chat_thoughts_of(chat);
-
-        if (wanted == TDM_THINKING_OFF && thoughts > TDM_CHAT_THOUGHTS_NONE && thoughts != TDM_CHAT_THOUGHTS_SWITCH)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "thinking: off is not possible, this model always thinks%s",
-                                     thoughts == TDM_CHAT_THOUGHTS_EFFORT ? "; ask for low" : "");
-        if (wanted > TDM_THINKING_OFF && thoughts == TDM_CHAT_THOUGHTS_NONE)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "thinking: the model's chat template has no form for thoughts");
-        if (wanted >= TDM_THINKING_LOW && tdm_chat_reads(chat, "reasoning_effort"))
-                options->effort = efforts[wanted];
-        if (wanted != TDM_THINKING_AUTO && thoughts == TDM_CHAT_THOUGHTS_SWITCH)
-                options->thinking = wanted == TDM_THINKING_OFF ? TDM_CHAT_THINK_OFF : TDM_CHAT_THINK_ON;
-        return 0;
-}
-
-/* Ids of the prompt; n, which may be more than there is room for, or an error of the tokenizer. */
-static ssize_t encode_text(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer,
-                           struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity)
-{
-        unsigned flags = job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL :
-                         job->kind == TDM_JOB_EMBED    ? TDM_TOKENIZE_EOS :
-                                                         0;
-
-        budget->steps = TDM_ENCODE_STEPS(job->prompt.text_size);
-        return tdm_tokenizer_encode_within(tokenizer, job->prompt.text, job->prompt.text_size, TDM_TOKENIZE_BOS | flags,
-                                           budget, ids, capacity);
-}
-
-static int check_size(size_t size, const char *what, const struct tdm_hparams *hp, struct tdm_error *err)
-{
-        if (size <= (uint64_t)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx)
-                return 0;
-        return tdm_error_set(err, TDM_E_TOO_LONG,
-                             "%s has %zu bytes; a model with a context of %u tokens takes at most %llu", what, size,
-                             hp->n_ctx, (unsigned long long)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx);
-}
-
-static int render(const struct tdm_job *job, const struct tdm_chat *chat, const struct tdm_hparams *hp,
-                  struct tdm_chat_prompt *ret, struct tdm_error *err)
-{
-        struct tdm_chat_options options = { .tools = tdm_constraint_tools(job->text.constraint),
-                                            .variables = job->prompt.variables };
-        int r;
-
-        r = choose_thinking((enum tdm_thinking)job->request.options.thinking, chat, &options, err);
-        if (r == 0)
-                r = tdm_chat_render(chat, job->prompt.messages, job->prompt.n_messages, &options, ret, err);
-        return r != 0 ? r : check_size(ret->size, "the prompt that the chat template makes", hp, err);
-}
-
-/* The count of tokens alone says whether the prompt fits, so there is never need of room for more than a context.
- * ret_prompt: what a chat became; NULL: nobody asks. */
-static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, const struct tdm_chat *chat,
-                  const struct tdm_hparams *hp, struct tdm_chat_prompt *ret_prompt, struct tdm_job_encoded *ret,
-                  struct tdm_error *err)
-{
-        struct tdm_encode_budget budget = { .cancelled = &job->prompt.cancel_encoding };
-        _cleanup_(tdm_chat_prompt_deinit) struct tdm_chat_prompt prompt = { .size = job->prompt.text_size };
-        _cleanup_(freep) uint32_t *ids = NULL;
-        size_t capacity;
-        ssize_t n;
-        int r;
-
-        r = check_size(job->prompt.text_size, "the prompt", hp, err);
-        if (r == 0 && job->prompt.is_chat)
-                r = render(job, chat, hp, &prompt, err);
-        if (r != 0)
-                return r;
-        capacity = TDM_MIN(prompt.size + 16, (size_t)hp->n_ctx + 1);
-        ids = malloc(capacity * sizeof(*ids));
-        if (!ids)
-                return tdm_error_set(err, -ENOMEM, "out of memory for the prompt's tokens");
-        budget.steps = TDM_ENCODE_SPANS_STEPS(prompt.size);
-        n = job->prompt.is_chat ? tdm_chat_encode(chat, &prompt, &budget, ids, capacity) :
-                                  encode_text(job, tokenizer, &budget, ids, capacity);
-        if (n < 0)
-                return tdm_error_set(err, (int)n, "cannot tokenize the prompt: %s", strerror((int)-n));
-        if ((uint64_t)n > hp->n_ctx)
-                return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %zd tokens; the model's context is %u", n,
-                                     hp->n_ctx);
-        ret->ids = steal_ptr(&ids);
-        ret->capacity = (uint32_t)capacity;
-        ret->n_ids = (uint32_t)n;
-        if (ret_prompt) {
-                *ret_prompt = prompt;
-                prompt = (struct tdm_chat_prompt){ 0 };
-        }
-        return 0;
-}
-
-void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, const struct tdm_chat *chat,
-                    const struct tdm_hparams *hp, struct tdm_job_encoded *ret)
-{
-        *ret = (struct tdm_job_encoded){ 0 };
-        ret->r = encode(job, tokenizer, chat, hp, NULL, ret, &ret->error);
-}
-
-void tdm_job_render(const struct tdm_job *job, const struct tdm_chat *chat, const struct tdm_hparams *hp,
-                    struct tdm_chat_prompt *ret_prompt, struct tdm_job_encoded *ret)
-{
-        *ret = (struct tdm_job_encoded){ 0 };
-        ret->r = encode(job, NULL, chat, hp, ret_prompt, ret, &ret->error);
 }
 
 /* Thinking as the template sees it, where it has a switch for it. */
@@ -487,6 +402,10 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                 job->ids = steal_ptr(&job->prompt.from_text.ids);
                 job->ids_capacity = job->prompt.from_text.capacity;
                 job->n_ids = job->prompt.from_text.n_ids;
+                if (job->prompt.from_text.n_pictures > 0)
+                        tdm_job_pictures_take(&job->pictures, steal_ptr(&job->prompt.from_text.pictures),
+                                              job->prompt.from_text.n_pictures, job->prompt.from_text.picture_width,
+                                              steal_ptr(&job->prompt.from_text.picture_rows));
                 drop_text(job);
         }
         if (job->n_ids == 0)

@@ -11,6 +11,7 @@
 #include "daemon/jobs/constraint.h"
 #include "daemon/jobs/drawn.h"
 #include "daemon/jobs/options.h"
+#include "daemon/jobs/picture-files.h"
 #include "daemon/jobs/pictures.h"
 #include "daemon/jobs/turn.h"
 #include "daemon/placement/placement.h"
@@ -76,6 +77,12 @@ struct tdm_model;
 struct tdm_job_encoded {
         uint32_t *ids; /* owned */
         uint32_t n_ids, capacity;
+        /* Of a prompt with files of pictures: behind which ids their rows go, until tdm_job_place_pictures() … */
+        uint32_t places[TDM_MAX_JOB_PICTURES];
+        /* … and then the pictures; owned. */
+        struct tdm_job_picture *pictures; /* [n_pictures] */
+        uint32_t n_pictures, picture_width;
+        float *picture_rows;
         int r; /* 0, or why it did not work */
         struct tdm_error error;
 };
@@ -119,6 +126,9 @@ struct tdm_job_params {
         const struct tdm_job_picture *pictures;
         size_t n_pictures;
         uint32_t picture_width;
+        /* Files of pictures that stand in text or messages, of a generate job. Copied. */
+        const struct tdm_picture_file *picture_files;
+        size_t n_picture_files;
         struct tdm_job_options options; /* checked by tdm_job_new() */
         uint32_t n_top;                 /* of a score job: alternatives for each position, at most TDM_MAX_TOP */
         uint32_t dimensions;            /* of an embed job: numbers of the vector; 0: all that the model has */
@@ -150,6 +160,7 @@ struct tdm_job_prompt {
         struct tdm_chat_call *calls; /* of all messages */
         size_t n_calls;
         struct tdm_chat_text variables; /* for the template; lies in text */
+        struct tdm_picture_files pictures;
         bool is_text, is_chat;
         bool goes_on;  /* a chat whose last message is the assistant's: the model goes on with it */
         bool encoding; /* a thread reads the text: the loop may not */
@@ -263,6 +274,13 @@ size_t tdm_job_text_to_encode(const struct tdm_job *job);
 /* Makes ids of the text. Any thread: only reads the job. ret->ids is the caller's. */
 void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, const struct tdm_chat *chat,
                     const struct tdm_hparams *hp, struct tdm_job_encoded *ret);
+/* Writes the rows of the prompt's pictures between the ids of the text. hashes: [n][TDM_PICTURE_HASH_BYTES], one for
+ * each file, which has n_rows rows of `width` numbers; takes over rows. TDM_E_TOO_LONG, -ENOMEM. Any thread. */
+int tdm_job_place_pictures(const struct tdm_job *job, struct tdm_job_encoded *encoded,
+                           const uint8_t (*hashes)[TDM_PICTURE_HASH_BYTES], uint32_t n_rows, uint32_t width,
+                           float *rows, const struct tdm_hparams *hp, struct tdm_error *err);
+/* Frees what nobody took over. */
+void tdm_job_encoded_deinit(struct tdm_job_encoded *encoded);
 /* The same of a chat, with the text. *ret_prompt is written where ret->r is 0, and is the caller's. */
 void tdm_job_render(const struct tdm_job *job, const struct tdm_chat *chat, const struct tdm_hparams *hp,
                     struct tdm_chat_prompt *ret_prompt, struct tdm_job_encoded *ret);

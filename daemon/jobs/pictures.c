@@ -79,6 +79,27 @@ int tdm_job_pictures_init(struct tdm_job_pictures *ret, const struct tdm_job_pic
         return 0;
 }
 
+void tdm_job_pictures_take(struct tdm_job_pictures *p, struct tdm_job_picture *items, uint32_t n, uint32_t width,
+                           float *rows)
+{
+        p->items = items;
+        p->n = n;
+        p->width = width;
+        p->rows = rows;
+}
+
+int tdm_job_pictures_reserve(struct tdm_job_pictures *p, uint64_t n_bytes, struct tdm_account *account,
+                             struct tdm_error *err)
+{
+        int r = tdm_account_charge(account, TDM_RESOURCE_WAITING_BYTES, n_bytes, err);
+
+        if (r != 0)
+                return r;
+        p->charged_bytes = n_bytes;
+        p->account = account ? tdm_account_ref(account) : NULL;
+        return 0;
+}
+
 void tdm_job_pictures_deinit(struct tdm_job_pictures *p)
 {
         tdm_account_release(p->account, TDM_RESOURCE_WAITING_BYTES, p->charged_bytes);

@@ -35,6 +35,13 @@ struct tdm_job_pictures {
 int tdm_job_pictures_init(struct tdm_job_pictures *ret, const struct tdm_job_picture *pictures, size_t n,
                           uint32_t width, uint32_t *ids, uint32_t n_ids, struct tdm_account *account,
                           struct tdm_error *err);
+/* The same of rows whose ids are written already, without a copy: takes over items and rows. The account was charged
+ * with tdm_job_pictures_reserve(). */
+void tdm_job_pictures_take(struct tdm_job_pictures *pictures, struct tdm_job_picture *items, uint32_t n, uint32_t width,
+                           float *rows);
+/* Charges the account for rows that are to come, until deinit. TDM_E_QUOTA. */
+int tdm_job_pictures_reserve(struct tdm_job_pictures *pictures, uint64_t n_bytes, struct tdm_account *account,
+                             struct tdm_error *err);
 void tdm_job_pictures_deinit(struct tdm_job_pictures *pictures);
 uint32_t tdm_job_picture_id(const uint8_t hash[TDM_PICTURE_HASH_BYTES], uint32_t row);
 

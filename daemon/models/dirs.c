@@ -283,7 +283,7 @@ static void scan_dir(struct scan *s, const char *dir)
                     strcmp(e->d_name + len - 5, ".gguf") != 0 || !tdm_utf8_is_valid(e->d_name, len))
                         continue;
                 is_part = tdm_part_of_name(e->d_name, len - 5, &name_bytes, &no, &n) && n > 1;
-                if (is_part && no != 1)
+                if ((is_part && no != 1) || tdm_is_projector_name(e->d_name))
                         continue;
                 snprintf(name, sizeof(name), "%.*s", (int)(is_part ? name_bytes : len - 5), e->d_name);
                 snprintf(path, sizeof(path), "%.4096s/%s", dir, e->d_name);

@@ -78,6 +78,8 @@ void tdm_model_leave(struct tdm_model *model)
 
         if (model->in_fleet && m->fleet)
                 tdm_fleet_remove_model(m->fleet, model->id);
+        if (model->metadata)
+                tdm_model_projector_rest(model->metadata->projector);
         tdm_prefix_destroyp(&model->prefix);
         tdm_pages_destroyp(&model->pages);
         if (model->metadata && !model->load)

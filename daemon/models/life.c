@@ -33,6 +33,8 @@ int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
         r = tdm_file_identify(model->fd, &now);
         if (r == 0 && tdm_file_identity_equal(&now, &model->identity)) {
                 part = model->metadata ? tdm_model_parts_changed(model->metadata->parts) : NULL;
+                if (!part && model->metadata)
+                        part = tdm_model_projector_changed(model->metadata->projector);
                 if (!part)
                         return 0;
         }
@@ -81,6 +83,7 @@ static void steps_limits(const struct tdm_model *model, struct tdm_steps_limits 
                 .table_entries = TDM_DIV_UP(tdm_model_hparams(model)->n_ctx, TDM_KV_PAGE_TOKENS),
                 .mask_words = TDM_DIV_UP(tdm_model_hparams(model)->n_vocab, 64u),
                 .input_bytes = model->metadata->inputs.row_bytes,
+                .max_pictures = tdm_model_max_pictures(model),
                 .vector_width = tdm_model_recipe(model)->pooling ? tdm_model_hparams(model)->d_model : 0,
         };
 }
@@ -132,6 +135,14 @@ static int plan_pages(const struct tdm_model *model, uint64_t budget, struct tdm
         return 0;
 }
 
+/* The process that has the vision tower copies the file. */
+static uint64_t tower_bytes(const struct tdm_model *model)
+{
+        const struct tdm_model_projector *p = model->metadata->projector;
+
+        return p && !tdm_model_projector_why_not(p) ? tdm_model_projector_bytes(p) : 0;
+}
+
 /* Memory that both workers take by themselves, with their copies of the steps. */
 static uint64_t scratch_bytes(const struct tdm_model *model, const struct tdm_steps_limits *limits)
 {
@@ -147,7 +158,7 @@ static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *l
         struct tdm_models *m = model->models;
         uint64_t scratch = scratch_bytes(model, &layout->limits);
         uint64_t fixed = model->metadata->weights_bytes + activations_bytes + layout->size_bytes +
-                         layout->results_bytes + scratch;
+                         layout->results_bytes + scratch + tower_bytes(model);
         uint64_t least_kv = least_cache_bytes(model), available = tdm_memory_available(), budget;
         struct tdm_pages_need pages;
 
@@ -293,7 +304,7 @@ int tdm_model_start(struct tdm_model *model, struct tdm_error *err)
                 return r;
         model->way.started_ns = tdm_now_ns();
         model->state = TDM_MODEL_READING;
-        r = tdm_model_load_metadata(model->load, max_bytes);
+        r = tdm_model_load_metadata(model->load, max_bytes, &model->models->pictures);
         if (r < 0) {
                 tdm_model_load_destroyp(&model->load);
                 return r;

@@ -23,7 +23,8 @@ struct tdm_model_load {
         tdm_model_load_fn done;
         void *userdata;
 
-        uint64_t max_bytes; /* of metadata */
+        uint64_t max_bytes;                          /* of metadata */
+        const struct tdm_projector_config *pictures; /* NULL: the model takes none */
 
         enum stage stage;
         pthread_t thread;
@@ -59,6 +60,7 @@ void tdm_model_metadata_free(struct tdm_model_metadata *m)
         tdm_chat_destroy(m->chat);
         tdm_tokenizer_destroy(m->tokenizer);
         tdm_model_parts_free(m->parts);
+        tdm_model_projector_free(m->projector);
         tdm_vocabulary_unref(m->vocabulary);
         pthread_mutex_destroy(&m->vocabulary_lock);
         free(m);
@@ -213,6 +215,11 @@ static int read_metadata(struct tdm_model_load *l)
         if (tdm_gguf_get_string(m->gguf, "general.architecture", &architecture) == 0)
                 snprintf(m->architecture, sizeof(m->architecture), "%.*s", (int)TDM_MIN(architecture.size, (size_t)31),
                          architecture.data);
+        r = l->pictures ? tdm_model_projector_open(&m->projector, l->path, &m->description, m->architecture,
+                                                   l->pictures, &limits) :
+                          0;
+        if (r < 0)
+                return tdm_error_set(&l->err, r, "out of memory for the vision tower's description");
         tdm_recommended_read(m->gguf, &m->recommended, &m->description.notes);
         m->n_parameters = tdm_parameters_count(m->gguf);
         tdm_quantisation_describe(&m->description, m->quantisation, sizeof(m->quantisation));
@@ -367,8 +374,9 @@ static int stage_start(struct tdm_model_load *l, enum stage stage)
         return 0;
 }
 
-int tdm_model_load_metadata(struct tdm_model_load *l, uint64_t max_bytes)
+int tdm_model_load_metadata(struct tdm_model_load *l, uint64_t max_bytes, const struct tdm_projector_config *pictures)
 {
+        l->pictures = pictures;
         l->max_bytes = max_bytes;
         return stage_start(l, STAGE_METADATA);
 }

@@ -50,8 +50,9 @@ void tdm_model_load_destroyp(struct tdm_model_load **load);
 /* The stage ends soon, with -ECANCELED or with its result; done is called in either case. */
 void tdm_model_load_cancel(struct tdm_model_load *load);
 
-/* At most max_bytes of memory for it; 0: no limit. */
-int tdm_model_load_metadata(struct tdm_model_load *load, uint64_t max_bytes);
+/* At most max_bytes of memory for it; 0: no limit. pictures outlives the load. */
+int tdm_model_load_metadata(struct tdm_model_load *load, uint64_t max_bytes,
+                            const struct tdm_projector_config *pictures);
 struct tdm_model_metadata *tdm_model_load_take_metadata(struct tdm_model_load *load); /* after that stage's success */
 /* The first n_chunks of the segment are built and sealed. Called from the loop, like tdm_model_load_fn. Not called for
  * the last chunk: only the stage's end says that the file was good. */

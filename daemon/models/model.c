@@ -4,6 +4,7 @@
 #include <time.h>
 
 #define DEFAULT_NAME "tale"
+#define MAX_PICTURES 16u /* in a step */
 /* An ordinary vocabulary takes some 20 us for the longest text, the worst that is known 2 ms. */
 #define ENCODE_HERE_BYTES 256u
 #define ENCODE_SLOW_NS UINT64_C(300000)
@@ -51,6 +52,31 @@ uint32_t tdm_model_max_rows(const struct tdm_model *model)
 
         return tdm_recipe_is_whole(tdm_model_recipe(model)) ? TDM_MAX(model->models->max_rows, longest) :
                                                               model->models->max_rows;
+}
+
+uint32_t tdm_model_max_pictures(const struct tdm_model *model)
+{
+        const struct tdm_model_projector *projector = model->metadata->projector;
+
+        if (!projector || tdm_model_projector_why_not(projector))
+                return 0;
+        return TDM_MIN(tdm_model_max_rows(model) / tdm_model_projector_rows(projector), MAX_PICTURES);
+}
+
+int tdm_model_check_pictures(const struct tdm_model *model, struct tdm_error *err)
+{
+        const struct tdm_model_projector *projector = model->metadata->projector;
+        const char *why;
+
+        if (!projector)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "model %s takes no pictures: it has no vision tower (mmproj-%s.gguf beside its "
+                                     "file)",
+                                     tdm_model_told_name(model), tdm_model_told_name(model));
+        why = tdm_model_projector_why_not(projector);
+        return why ? tdm_error_set(err, TDM_E_UNSUPPORTED, "model %s takes no pictures: its vision tower: %s",
+                                   tdm_model_told_name(model), why) :
+                     0;
 }
 
 double tdm_model_share_read(const struct tdm_model *model, uint32_t n_rows)

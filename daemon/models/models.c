@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/random.h>
 #include "common/log.h"
 
 #define CLOSER_THREADS 4u
@@ -53,6 +54,31 @@ static int copy_dirs(struct tdm_models *m, const char *const *dirs)
         return 0;
 }
 
+static int set_up_pictures(struct tdm_models *m, const struct tdm_models_config *config)
+{
+        char exe[4096] = "", *slash;
+
+        if (!config->program_dir) {
+                ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+
+                exe[TDM_MAX(n, 0)] = '\0';
+                slash = strrchr(exe, '/');
+                if (slash)
+                        *slash = '\0';
+        }
+        m->program_dir = strdup(config->program_dir ? config->program_dir : exe);
+        m->pictures = (struct tdm_projector_config){
+                .program_dir = m->program_dir,
+                .n_threads = config->n_threads,
+                .exact = config->precision == TDM_PRECISION_F32,
+                .most_rows = config->max_rows - TDM_MIN(config->max_rows, config->max_sequences),
+                .more_rows = config->max_sequences,
+        };
+        if (getrandom(m->pictures.secret, sizeof(m->pictures.secret), 0) != sizeof(m->pictures.secret))
+                return -errno;
+        return m->program_dir ? 0 : -ENOMEM;
+}
+
 int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct tdm_models_config *config,
                    struct tdm_error *err)
 {
@@ -72,6 +98,9 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         m->max_rows = config->max_rows;
         m->max_sequences = config->max_sequences;
         m->accounts = config->accounts;
+        r = set_up_pictures(m, config);
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot set up what reads pictures: %s", strerror(-r));
         if (m->accounts) {
                 m->root = tdm_accounts_get(m->accounts, 0);
                 if (!m->root)
@@ -153,6 +182,7 @@ void tdm_models_destroy(struct tdm_models *m)
                 free(m->files[i].path);
         }
         tdm_strv_freep(&m->dirs);
+        free(m->program_dir);
         free(m->default_name);
         tdm_account_unref(m->root);
         free(m);

@@ -17,6 +17,7 @@
 #include "daemon/cache/pages.h"
 #include "daemon/cache/prefix.h"
 #include "daemon/fleet/fleet.h"
+#include "daemon/models/pictures.h"
 #include "engine/chat/chat.h"
 #include "engine/grammar/grammar.h"
 #include "engine/sampling/recommended.h"
@@ -57,7 +58,8 @@ struct tdm_model_metadata {
         struct tdm_weights_plan *plan;
         uint64_t weights_bytes;
         struct tdm_model_inputs inputs;
-        struct tdm_model_parts *parts; /* the other files of a model that was split; NULL: it is one file */
+        struct tdm_model_parts *parts;         /* the other files of a model that was split; NULL: it is one file */
+        struct tdm_model_projector *projector; /* NULL: there is no file of one beside the model's (pictures.h) */
         struct tdm_tokenizer *tokenizer;
         struct tdm_chat *chat;
         struct tdm_recommended recommended;
@@ -164,6 +166,8 @@ struct tdm_models_config {
         uint32_t idle_s;   /* a model is unloaded when it had no job for this time; 0: never */
         uint32_t max_rows; /* of a step */
         uint32_t max_sequences;
+        const char *program_dir;       /* of the programs that read pictures; NULL: beside this executable */
+        unsigned n_threads;            /* of them; 0: as many as they may use */
         struct tdm_accounts *accounts; /* borrowed; NULL: no user is charged */
 };
 
@@ -248,7 +252,10 @@ void tdm_model_made_vocabulary(struct tdm_model *model); /* charges what it take
 bool tdm_model_is_described(const struct tdm_model *model);
 const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model);
 const struct tdm_recipe *tdm_model_recipe(const struct tdm_model *model);
-uint32_t tdm_model_max_rows(const struct tdm_model *model); /* of its steps, from DESCRIBED on */
+uint32_t tdm_model_max_rows(const struct tdm_model *model);     /* of its steps, from DESCRIBED on */
+uint32_t tdm_model_max_pictures(const struct tdm_model *model); /* the same; 0: it takes none */
+/* TDM_E_UNSUPPORTED: why it takes no pictures. */
+int tdm_model_check_pictures(const struct tdm_model *model, struct tdm_error *err);
 /* The share of its weights that a step of n_rows rows reads: tdm_recipe_share_read(). */
 double tdm_model_share_read(const struct tdm_model *model, uint32_t n_rows);
 const char *tdm_model_state_name(enum tdm_model_state state); /* "loading", "loaded", "failed": as the wire has it */

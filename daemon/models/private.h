@@ -63,6 +63,8 @@ struct tdm_models {
         bool ending; /* what is read now will not be done */
         uint64_t idle_ns;
         uint32_t max_rows, max_sequences;
+        char *program_dir;
+        struct tdm_projector_config pictures;
 
         struct tdm_accounts *accounts;
         struct tdm_account *root; /* holds the default model */
@@ -112,6 +114,9 @@ uint64_t tdm_size_of_other_parts(const char *first_path);
 int tdm_open_first_part(const char *dir, const char *name, char *ret_path, size_t path_bytes);
 /* NULL, or the path of a part that is no longer what it was. */
 const char *tdm_model_parts_changed(const struct tdm_model_parts *parts);
+
+/* pictures.c: whether a file's name is that of a projector beside a model. */
+bool tdm_is_projector_name(const char *base);
 
 /* life.c */
 int tdm_model_start(struct tdm_model *model, struct tdm_error *err);

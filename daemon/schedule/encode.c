@@ -1,4 +1,4 @@
-/* Long prompts, and grammars, become what the scheduler needs of them on a thread. The job waits meanwhile. */
+/* Long prompts, pictures and grammars become what the scheduler needs of them on threads. The job waits meanwhile. */
 #include "daemon/schedule/private.h"
 
 /* A long prompt in the tokenizer's thread; the job may end meanwhile. */
@@ -32,11 +32,42 @@ static void run_encoding(void *task)
                                                      e->model->metadata->tokenizer, vocabulary, &e->result.error);
 }
 
-static void on_encoded(void *task, bool ran)
+/* Each picture's file becomes rows: in processes of their own, one after the other. */
+static void run_pictures(void *task)
 {
         struct encoding *e = task;
+        const struct tdm_picture_files *files = &e->job->prompt.pictures;
+        struct tdm_model_projector *projector = e->model->metadata->projector;
+        const uint32_t n_rows = tdm_model_projector_rows(projector), width = tdm_model_projector_width(projector);
+        uint8_t hashes[TDM_MAX_JOB_PICTURES][TDM_PICTURE_HASH_BYTES];
+        struct tdm_error why = { 0 };
+        float *rows = malloc((size_t)files->n * n_rows * width * sizeof(*rows));
+        int r = rows ? 0 : tdm_error_set(&why, -ENOMEM, "out of memory for the rows of pictures");
 
+        for (size_t i = 0; i < files->n && r == 0; i++) {
+                if (atomic_load_explicit(&e->job->prompt.cancel_encoding, memory_order_relaxed))
+                        r = tdm_error_set(&why, TDM_E_CANCELLED, "the job has ended");
+                else
+                        r = tdm_model_projector_read(projector, e->job->identity, files->items[i].file.data,
+                                                     files->items[i].file.size, &e->job->prompt.cancel_encoding,
+                                                     rows + i * n_rows * width, hashes[i], &why);
+                if (r != 0 && r != TDM_E_CANCELLED)
+                        tdm_error_prefix(&why, "picture %zu", i + 1);
+        }
+        if (r == 0)
+                r = tdm_job_place_pictures(e->job, &e->result, hashes, n_rows, width, rows, tdm_model_hparams(e->model),
+                                           &why);
+        else
+                free(rows);
+        e->result.r = r;
+        e->result.error = why;
+}
+
+static void end_encoding(struct encoding *e, bool ran)
+{
         tdm_job_end_encoding(e->job, ran ? &e->result : NULL);
+        if (!ran)
+                tdm_job_encoded_deinit(&e->result);
         if (ran) {
                 if (tdm_job_has_grammar(e->job))
                         tdm_model_made_vocabulary(e->model);
@@ -47,6 +78,42 @@ static void on_encoded(void *task, bool ran)
         free(e);
 }
 
+static void on_pictures(void *task, bool ran)
+{
+        end_encoding(task, ran);
+}
+
+/* The rows are charged before they are made. True: a thread makes them. */
+static bool start_pictures(struct encoding *e)
+{
+        struct tdm_job_encoded *result = &e->result;
+        const struct tdm_model_projector *projector = e->model->metadata->projector;
+        size_t n = e->job->prompt.pictures.n;
+
+        if (n == 0 || result->r != 0 || e->job->finished)
+                return false;
+        result->r = tdm_model_check_pictures(e->model, &result->error);
+        if (result->r == 0)
+                result->r = tdm_job_pictures_reserve(&e->job->pictures,
+                                                     (uint64_t)n * tdm_model_projector_rows(projector) *
+                                                             tdm_model_projector_width(projector) * sizeof(float),
+                                                     e->job->account, &result->error);
+        if (result->r == 0 &&
+            tdm_background_add_for(e->s->threads[THREADS_PICTURES], e->job->login, run_pictures, on_pictures, e) < 0)
+                result->r = tdm_error_set(&result->error, TDM_E_BUSY,
+                                          "too many pictures wait to be read; try again "
+                                          "later");
+        return result->r == 0;
+}
+
+static void on_encoded(void *task, bool ran)
+{
+        struct encoding *e = task;
+
+        if (!ran || !start_pictures(e))
+                end_encoding(e, ran);
+}
+
 bool tdm_scheduler_start_encoding(struct tdm_scheduler *s, struct tdm_job *job)
 {
         struct encoding *e = calloc(1, sizeof(*e));
@@ -54,7 +121,7 @@ bool tdm_scheduler_start_encoding(struct tdm_scheduler *s, struct tdm_job *job)
         if (!e)
                 return false;
         *e = (struct encoding){ .s = s, .job = tdm_job_ref(job), .model = tdm_model_ref(job->model) };
-        if (tdm_background_add_for(s->background, job->login, run_encoding, on_encoded, e) < 0) {
+        if (tdm_background_add_for(s->threads[THREADS_TEXTS], job->login, run_encoding, on_encoded, e) < 0) {
                 tdm_job_unref(e->job);
                 tdm_model_unref(e->model);
                 free(e);

@@ -117,8 +117,9 @@ void tdm_scheduler_start_mask(struct tdm_scheduler *s, struct tdm_job *job)
 
         if (m) {
                 *m = (struct making){ .s = s, .job = tdm_job_ref(job) };
-                r = tdm_background_add_for(s->background, job->account ? job->account->identity : job->identity,
-                                           run_making, on_made, m);
+                r = tdm_background_add_for(s->threads[THREADS_TEXTS],
+                                           job->account ? job->account->identity : job->identity, run_making, on_made,
+                                           m);
         }
         if (r == 0) {
                 tdm_job_begin_mask(job);

@@ -7,13 +7,14 @@
 int tdm_scheduler_check_pictures(const struct tdm_scheduler *s, const struct tdm_job *job,
                                  const struct tdm_model *model, struct tdm_error *err)
 {
-        const struct tdm_steps_limits *limits = &model->layout.limits;
-        uint32_t width = tdm_model_hparams(model)->d_model, most = limits->max_rows - s->config.max_sequences;
+        uint32_t width = tdm_model_hparams(model)->d_model, most;
 
         if (job->pictures.n == 0)
                 return 0;
-        if (limits->max_pictures == 0)
+        /* Before its weights are wanted a model has no steps. */
+        if (model->layout.limits.max_pictures == 0 && tdm_model_max_pictures(model) == 0)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "model %s takes no pictures", tdm_model_told_name(model));
+        most = tdm_model_max_rows(model) - s->config.max_sequences;
         if (job->pictures.width != width)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "rows of pictures have %u numbers, model %s wants %u",
                                      job->pictures.width, tdm_model_told_name(model), width);

@@ -189,6 +189,9 @@ struct scheduler_disk {
         uint64_t keep_after_ns;                  /* no others before */
 };
 
+/* What threads beside the loop do: tokenize long prompts and make masks; wait for pictures to be read. */
+enum { THREADS_TEXTS, THREADS_PICTURES, N_THREADS };
+
 struct tdm_scheduler {
         struct tdm_loop *loop;
         struct tdm_fleet *fleet;
@@ -217,7 +220,7 @@ struct tdm_scheduler {
         uint32_t load[TDM_N_WORKERS]; /* steps in flight with blocks on that worker */
         uint64_t interactive_ns;      /* when an interactive job last was about to get rows; 0: never */
         bool draining, held;
-        struct tdm_background *background; /* tokenizes long prompts */
+        struct tdm_background *threads[N_THREADS];
         struct tdm_grammar_cache grammars;
         struct tdm_speculate *speculate;
 

@@ -16,6 +16,7 @@
 #define MAX_BYPASSED 16u
 /* Threads that read pages from disk. */
 #define READERS 2u
+#define PICTURE_THREADS 2u /* they wait for the processes that read pictures */
 
 static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdata);
 
@@ -69,7 +70,9 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         if (r == 0)
                 r = tdm_loop_add_timer(loop, on_probe, s, &s->probes);
         if (r == 0)
-                r = tdm_background_new_pool(&s->background, loop, TDM_JOB_POOL_THREADS);
+                r = tdm_background_new_pool(&s->threads[THREADS_TEXTS], loop, TDM_JOB_POOL_THREADS);
+        if (r == 0)
+                r = tdm_background_new_pool(&s->threads[THREADS_PICTURES], loop, PICTURE_THREADS);
         if (r == 0 && config->page_store)
                 r = tdm_background_new_pool(&s->disk.readers, loop, READERS);
         if (r == 0 && config->page_store)
@@ -114,7 +117,8 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
         if (!s)
                 return;
         s->disk.ending = true;
-        tdm_background_destroyp(&s->background); /* drops its references to jobs and models */
+        tdm_background_destroyp(&s->threads[THREADS_TEXTS]);    /* drops its references to jobs and models */
+        tdm_background_destroyp(&s->threads[THREADS_PICTURES]); /* the last ones of the other may have come to it */
         tdm_background_destroyp(&s->disk.readers);
         tdm_background_destroyp(&s->disk.writer);
         tdm_companion_free_all(s);
@@ -289,10 +293,12 @@ static int prepare_prompt(struct tdm_scheduler *s, struct sequence *q, struct td
                 return -EAGAIN; /* its file is still being read */
         if (r == 0)
                 r = tdm_model_check_file(model, err);
+        if (r == 0 && job->prompt.pictures.n > 0)
+                r = tdm_model_check_pictures(model, err);
         if (r == 0 && !job->prompt.encoded && tdm_job_has_grammar(job))
                 r = tdm_scheduler_want_grammar(s, job, err);
         if (r == 0 && !job->prompt.encoded &&
-            (tdm_job_has_grammar(job) || job->prompt.is_chat ||
+            (tdm_job_has_grammar(job) || job->prompt.is_chat || job->prompt.pictures.n > 0 ||
              !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)))) {
                 if (tdm_scheduler_start_encoding(s, job))
                         return -EAGAIN;

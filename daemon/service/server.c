@@ -510,6 +510,7 @@ static void on_memory_pressure(void *userdata)
 static int set_up_models(struct server *s, const struct tdm_config *config, struct tdm_error *err)
 {
         _cleanup_(tdm_strv_freep) char **dirs = NULL;
+        _cleanup_(freep) char *program_dir = tdm_installed_worker_dir();
         struct tdm_models_config models = {
                 .files = (const char *const *)config->models,
                 .default_name = config->default_model,
@@ -523,6 +524,8 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
                 .max_rows = config->max_rows,
                 .max_sequences = config->max_sequences,
                 .accounts = s->accounts,
+                .program_dir = program_dir,
+                .n_threads = config->threads,
         };
         int r = tdm_models_default_dirs((const char *const *)config->model_dirs, &dirs);
 

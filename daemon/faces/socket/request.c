@@ -212,10 +212,31 @@ static int take_generate_options(const Tandem__Generate *generate, struct tdm_st
         return r;
 }
 
+static int take_pictures(const Tandem__Generate *g, struct tdm_picture_file **ret, struct tdm_error *err)
+{
+        struct tdm_picture_file *files;
+
+        if (g->n_pictures == 0)
+                return 0;
+        if (g->n_pictures > TDM_MAX_JOB_PICTURES)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu pictures; at most %u are taken", g->n_pictures,
+                                     TDM_MAX_JOB_PICTURES);
+        files = calloc(g->n_pictures, sizeof(*files));
+        if (!files)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        for (size_t i = 0; i < g->n_pictures; i++)
+                files[i] = (struct tdm_picture_file){ .file = request_take_bytes(g->pictures[i]->file),
+                                                      .message = g->pictures[i]->message,
+                                                      .offset = g->pictures[i]->offset };
+        *ret = files;
+        return 0;
+}
+
 static int take_generate(const struct client *c, const Tandem__Generate *g, struct tdm_job **ret, struct tdm_error *err)
 {
         _cleanup_(freep) struct tdm_chat_message *messages = NULL;
         _cleanup_(freep) struct tdm_chat_call *calls = NULL;
+        _cleanup_(freep) struct tdm_picture_file *pictures = NULL;
         struct tdm_stop_string stops[TDM_JOB_MAX_TEXTS];
         struct tdm_job_params p = { .kind = TDM_JOB_GENERATE, .identity = c->identity, .account = c->account };
         int r;
@@ -223,8 +244,12 @@ static int take_generate(const struct client *c, const Tandem__Generate *g, stru
         r = take_chat(g, &messages, &calls, err);
         if (r == 0)
                 r = take_generate_options(g, stops, &p.options, err);
+        if (r == 0)
+                r = take_pictures(g, &pictures, err);
         if (r != 0)
                 return r;
+        p.picture_files = pictures;
+        p.n_picture_files = g->n_pictures;
         p.text = (const char *)g->prompt.data;
         p.text_size = g->prompt.len;
         p.messages = messages;

@@ -9,7 +9,8 @@
 #define UNPACK_MAX_PIECES 47104u
 /* Pieces of the longest chat: each message is itself, five texts and its list of calls; each call itself and three
  * texts. */
-static_assert(UNPACK_MAX_PIECES >= 7 * TDM_MAX_CHAT_MESSAGES + 4 * TDM_MAX_CHAT_CALLS + TDM_JOB_MAX_TEXTS + 512,
+static_assert(UNPACK_MAX_PIECES >= 7 * TDM_MAX_CHAT_MESSAGES + 4 * TDM_MAX_CHAT_CALLS + TDM_JOB_MAX_TEXTS +
+                                           2 * TDM_MAX_JOB_PICTURES + 512,
               "every request that is documented can be unpacked");
 
 struct budget {
