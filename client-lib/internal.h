@@ -16,6 +16,7 @@
 #define LIB_MAX_QUEUE_BYTES ((size_t)256 << 20)   /* waiting to be sent */
 #define LIB_HELLO_TIMEOUT_MS 30000
 #define LIB_MAX_TOKENS (1u << 24)            /* of one job; no context is longer */
+#define LIB_MAX_PICTURES 64u                 /* of one job; tandemd takes no more */
 #define LIB_MAX_MESSAGES 4096u               /* of one chat; tandemd takes no more */
 #define LIB_MAX_TEXT_BYTES ((size_t)1 << 28) /* of one job */
 

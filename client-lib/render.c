@@ -9,6 +9,7 @@ void generate_wire_deinit(struct generate_wire *wire)
         free(wire->message_ptrs);
         free(wire->messages);
         free(wire->stops);
+        free(wire->pictures);
 }
 
 static char *unconst_text(const char *text)
@@ -68,6 +69,31 @@ static int put_chat(struct generate_wire *wire, struct tandem_error *err)
         return TANDEM_OK;
 }
 
+static int put_pictures(struct generate_wire *wire, struct tandem_error *err)
+{
+        const struct tandem_generate_options *o = &wire->options;
+        Tandem__Picture *pictures;
+
+        if (o->n_pictures == 0)
+                return TANDEM_OK;
+        if (o->n_pictures > LIB_MAX_PICTURES)
+                return lib_error(err, TANDEM_E_BAD_REQUEST, "%zu pictures; at most %u are taken", o->n_pictures,
+                                 LIB_MAX_PICTURES);
+        pictures = wire->pictures = calloc(o->n_pictures, sizeof(*pictures) + sizeof(*wire->generate.pictures));
+        if (!pictures)
+                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job");
+        wire->generate.pictures = (Tandem__Picture **)(pictures + o->n_pictures);
+        wire->generate.n_pictures = o->n_pictures;
+        for (size_t i = 0; i < o->n_pictures; i++) {
+                tandem__picture__init(&pictures[i]);
+                pictures[i].file = lib_bytes(o->pictures[i].file, o->pictures[i].size);
+                pictures[i].message = o->pictures[i].message;
+                pictures[i].offset = o->pictures[i].offset;
+                wire->generate.pictures[i] = &pictures[i];
+        }
+        return TANDEM_OK;
+}
+
 int generate_wire_init(struct generate_wire *wire, const struct tandem_generate_options *given,
                        struct tandem_error *err)
 {
@@ -98,6 +124,8 @@ int generate_wire_init(struct generate_wire *wire, const struct tandem_generate_
         tandem__generate__init(&wire->generate);
         tandem__sampling__init(&wire->sampling);
         code = put_chat(wire, err);
+        if (code == TANDEM_OK)
+                code = put_pictures(wire, err);
         if (code != TANDEM_OK)
                 return code;
         lib_put_options(&wire->generate, &wire->sampling, wire->stops, o);

@@ -2,7 +2,7 @@
 """Write a random projector ("mmproj"): the file that makes rows for a text model of pictures. Gemma 3's SigLIP. With
 --text the text model of the same size, which those rows fit.
 
-usage: mkgguf_mmproj.py OUT --size a|b|full|siglip [--text] [--type f32|f16|q8_0] [--seed N]
+usage: mkgguf_mmproj.py OUT --size a|b|full|siglip [--text [--template]] [--type f32|f16|q8_0] [--seed N]
 The first three sizes are those of tests/golden/images/towers.json and texts.json: seed 1 of a projector and seed 2 of a
 text model give the weights for which those values were computed. `siglip` has the sizes of the released projectors.
 Needs numpy.
@@ -23,6 +23,11 @@ TEXTS = {"a": (7, 128, 4, 2, 32, 384, 64), "b": (6, 160, 5, 1, 48, 416, 40), "fu
 N_VOCAB = 2048
 MARKERS = [(text, 3) for text in ("<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>",
                                   "<image_soft_token>")]
+TEMPLATE = """{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else 'user' }}
+{% if m.content is string %}{{ m.content | trim }}{% else %}{% for part in m.content %}{% if part.type == 'image' -%}
+<start_of_image>{% elif part.type == 'text' %}{{ part.text | trim }}{% endif %}{% endfor %}{% endif %}<end_of_turn>
+{% endfor %}{% if add_generation_prompt %}<start_of_turn>model
+{% endif %}"""
 GAIN, ZERO = ("gain", 1.0, 0.2), ("gain", 0.0, 0.1)
 
 
@@ -79,6 +84,8 @@ def text_keys_of(a):
         ("attention.head_count", heads), ("attention.head_count_kv", kv_heads), ("attention.key_length", head_dim),
         ("attention.value_length", head_dim), ("attention.sliding_window", window))]
     keys += [kv("gemma3.attention.layer_norm_rms_epsilon", "f32", 1e-6), kv("gemma3.rope.freq_base", "f32", 1e6)]
+    if a.template:
+        keys.append(kv("tokenizer.chat_template", "str", TEMPLATE))
     return keys + letters_vocabulary(N_VOCAB, MARKERS)
 
 
@@ -106,6 +113,7 @@ def main():
     ap.add_argument("out")
     ap.add_argument("--size", required=True, choices=SIZES)
     ap.add_argument("--text", action="store_true")
+    ap.add_argument("--template", action="store_true", help="the text model has a chat template, with pictures")
     ap.add_argument("--type", default="f32", choices=("f32", "f16", "q8_0"))
     ap.add_argument("--seed", type=int, default=1)
     a = ap.parse_args()

@@ -8,7 +8,7 @@
 
 struct generate_options {
         struct job_args job; /* first: command.h */
-        struct arg_list files;
+        struct arg_list files, images;
         const char *model, *system;
         bool raw, chat, json;
 };

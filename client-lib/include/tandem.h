@@ -207,6 +207,15 @@ struct tandem_message_details {
         const char *name;    /* tool: which tool */
 };
 
+/* A picture's file: PNG, JPEG or WebP. It stands in front of the byte `offset` of the prompt, or of the text of the
+ * message with this index. Never grows. */
+struct tandem_picture {
+        const void *file;
+        size_t size;
+        uint32_t message;
+        uint32_t offset;
+};
+
 /* One of prompt, chat and prompt_ids. A model is named by nothing (NULL or "": the daemon's default), by a name that
  * tandem_list_models() knows, or by a path (it contains '/', or ends in .gguf and such a file exists): the library then
  * opens the file and hands it over, so the daemon needs no right to read it. Everything is copied before the call
@@ -287,6 +296,10 @@ struct tandem_generate_options {
         const char *drawn;
         const char *drawn_numerics; /* tandem_token.numerics_id of theirs; another one is TANDEM_E_UNSUPPORTED */
         bool may_degrade;           /* then the job goes on all the same, and its result says degraded */
+        /* [n_pictures] that stand in the prompt or in the chat, in order; not with prompt_ids. A model without a vision
+         * tower is TANDEM_E_UNSUPPORTED. */
+        const struct tandem_picture *pictures;
+        size_t n_pictures;
 };
 
 struct tandem_score_options {

@@ -1,5 +1,6 @@
 /* tandem generate: one prompt, one text. */
 #include "client-lib/cli/cli.h"
+#include "client-lib/cli/pictures.h"
 #include "client-lib/cli/talk.h"
 #include "client-lib/cli/thought.h"
 
@@ -425,6 +426,7 @@ int generate_text(struct cli *cli, struct generate_options *given, const char *p
 {
         struct tandem_generate_options *options = &given->job.options;
         _cleanup_(buf_freep) struct buf input = { 0 };
+        _cleanup_(cli_pictures_free) struct cli_pictures pictures = { 0 };
         struct tandem_message messages[2];
         struct generate g;
         bool own_limit;
@@ -445,6 +447,10 @@ int generate_text(struct cli *cli, struct generate_options *given, const char *p
                 options->prompt = input.data;
                 options->prompt_size = input.size;
         }
+        if (!cli_pictures_read(&pictures, &given->images, options->n_chat > 1))
+                return EXIT_FAILED;
+        options->pictures = pictures.items;
+        options->n_pictures = pictures.n;
         own_limit = limit_raw_text(given);
         g = (struct generate){ .progress = { .model = given->model },
                                .json = given->json,
@@ -463,6 +469,7 @@ int generate_text(struct cli *cli, struct generate_options *given, const char *p
 void generate_options_deinit(struct generate_options *given)
 {
         arg_list_free(&given->files);
+        arg_list_free(&given->images);
         job_args_deinit(&given->job);
 }
 
@@ -528,6 +535,15 @@ static const struct arg args[] = {
                 .at = offsetof(struct generate_options, files),
                 .value = "FILE",
                 .brief = "add a file's text to the prompt, after an empty line",
+                .more = "may be given several times",
+                .offer = OFFER_FILES,
+        },
+        {
+                .name = "image",
+                .range.type = TDM_VALUE_TEXTS,
+                .at = offsetof(struct generate_options, images),
+                .value = "FILE",
+                .brief = "a picture before PROMPT: PNG, JPEG or WebP, for models that see",
                 .more = "may be given several times",
                 .offer = OFFER_FILES,
         },
