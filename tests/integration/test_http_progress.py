@@ -111,10 +111,17 @@ def a_worker_is_killed():
         d.wait_ready()
         want = "".join(c for c in ask(g, "/v1/completions", max_tokens=200, seed=3) if isinstance(c, str))
         result = []
-        thread = threading.Thread(target=lambda: result.extend(ask(g, "/v1/completions", max_tokens=200, seed=3)))
-        with d.standing() as workers:
+
+        def start():
+            result.clear()
+            thread = threading.Thread(target=lambda: result.extend(ask(g, "/v1/completions", max_tokens=200, seed=3)))
             thread.start()
-            run_in_slices(workers, lambda: any(j.get("generated_tokens", 0) > 0 for j in d.jobs()), "it streams")
+            return thread
+
+        def streams(thread):
+            return any(j.get("generated_tokens", 0) > 0 for j in d.jobs())
+
+        with d.begun(start, streams, "it streams") as thread:
             d.signal_worker("gpu")
         thread.join()
         equal(result.count(": recovering"), 1, "it is said once")
