@@ -291,7 +291,7 @@ def close_all(wires):
 @test
 def a_false_name():
     """A file of one's own under the path of a real model: the real one stays, and remains the default."""
-    with system_daemon() as d, copies(1) as paths:
+    with system_daemon(hang_ms=STANDING_MS) as d, copies(1) as paths:
         d.generate(n=2)
         ok, m = generates(d, ATTACKER, paths[0], name=TALE)
         check(ok, "the attacker's model", m)
@@ -301,16 +301,14 @@ def a_false_name():
         real = [m for m in models if m["file_bytes"] == os.path.getsize(TALE)]
         equal([m["state"] for m in real], ["loaded"], "the real model")
         equal([m["file_bytes"] for m in models if m.get("is_default")], [os.path.getsize(TALE)], "the default")
-        job = d.start_job(n=2000)
-        job.until(1)
-        with d.wire() as w:
+        with d.in_midst(dict(n=2000)) as (job,), d.wire() as w:
             try:
                 w.call("unload", {"name": "tale"})
             except Refused as e:
                 equal(e.code, "busy", "unloading means the real one")
             else:
                 raise AssertionError("a model in use was unloaded")
-        job.vanish()
+            job.vanish()
 
 
 @test

@@ -190,10 +190,13 @@ def combinations():
             check("json_schema" not in job or "city" in json.loads(r.text), f"{job}: valid", r.text)
             check("regex" not in job or re.fullmatch("[a-f]{4,9}", r.text), f"{job}: valid", r.text)
     guesses = kept_file("\n4294967295\n".join(" ".join(map(str, r.ids)) for r in want), ".ids")
-    with daemon("qwen3", "qwen3-thinking", "gpt-oss", env={"TANDEM_GUESSES": guesses}) as d:
-        for i in range(0, len(jobs), 12):
-            running = [Job(d, **request(**job)) for job in jobs[i:i + 12]]
-            if running[3].until(2):
+    with daemon("qwen3", "qwen3-thinking", "gpt-oss", env={"TANDEM_GUESSES": guesses}, hang_ms=STANDING_MS) as d:
+        d.wait_ready(60)
+        starts = list(range(0, len(jobs), 12))
+        for i in starts:
+            with d.standing() as workers:
+                running = [Job(d, **request(**job)) for job in jobs[i:i + 12]]
+                run_in_slices(workers, lambda: running[3].has(2) or running[3].result.reason, "tokens")
                 d.signal_worker(rng.choice(("npu", "gpu")))
             for job, w, fields in zip(running, want[i:], jobs[i:]):
                 r = job.wait()
@@ -201,6 +204,8 @@ def combinations():
                 same_ids(r.ids, w.ids, f"{fields}")
                 equal((r.text, thought_of(r), r.reason), (w.text, thought_of(w), w.reason), f"{fields}")
             d.wait_ready(60)
+            if not met and len(starts) < 40:  # the jobs were over, or the other worker had them: these once more
+                starts.append(i)
     check(met > 0 and thought > len(jobs) // 4, "jobs met a kill, and jobs thought", met, thought)
     print(f"FIGURE {len(jobs)} combinations, {thought} with thoughts, {met} met a kill: the ids of each job alone")
 

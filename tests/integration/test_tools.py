@@ -154,16 +154,18 @@ def same_ids_everywhere():
     models = tuple(model_of(f) for f in ("qwen3", "mistral"))
     for where, more in (("split", {"placement": "split"}), ("measured", {"placement": None}),
                         ("little memory", {"placement": None, "args": ["--config", little.name]})):
-        with Daemon(models=models, threads=0, **more) as d:
+        with Daemon(models=models, threads=0, hang_ms=STANDING_MS, **more) as d:
             for kills in (False, True):
                 for i in range(times(1, 10) if kills else 1):
                     d.wait_ready(60)
-                    jobs = [(case, forced(d, *case, chunk=k % 3)) for k, case in enumerate(CASES)]
-                    others = [d.start_job(model=name_of("qwen3"), n=60, temp=0.9, seed=k) for k in range(3)]
-                    if kills:
-                        victim = rng.choice(jobs)
-                        victim[1].until(rng.randrange(1, max(2, len(want[victim[0]].ids) // 2)))
-                        d.signal_worker(rng.choice(("npu", "gpu")))
+                    with d.standing() if kills else contextlib.nullcontext() as workers:
+                        jobs = [(case, forced(d, *case, chunk=k % 3)) for k, case in enumerate(CASES)]
+                        others = [d.start_job(model=name_of("qwen3"), n=60, temp=0.9, seed=k) for k in range(3)]
+                        if kills:
+                            case, job = rng.choice(jobs)
+                            n = rng.randrange(1, max(2, len(want[case].ids) // 2))
+                            run_in_slices(workers, lambda: job.has(n) or job.result.reason, "tokens")
+                            d.signal_worker(rng.choice(("npu", "gpu")))
                     for case, job in jobs:
                         r = job.wait()
                         met += r.recoveries > 0
