@@ -7,23 +7,68 @@
 
 #include "common/log.h"
 
-void tdm_notify(const char *state)
+#define MAX_FDS 1u
+
+/* 0; -EAGAIN: the manager's queue is full; -ENOTCONN: there is none; what else sendmsg() gives. */
+static int notify_send(const char *state, const int *fds, unsigned n_fds)
 {
         const char *path = getenv("NOTIFY_SOCKET");
         struct sockaddr_un address = { .sun_family = AF_UNIX };
+        union {
+                struct cmsghdr align;
+                char space[CMSG_SPACE(MAX_FDS * sizeof(int))];
+        } control = { 0 };
+        struct iovec io = { .iov_base = (void *)(uintptr_t)state, .iov_len = strlen(state) };
+        struct msghdr message = { .msg_name = &address, .msg_iov = &io, .msg_iovlen = 1 };
         _cleanup_(closep) int fd = -1;
         size_t len;
+        int r = 0;
 
-        if (!path || (path[0] != '/' && path[0] != '@'))
-                return;
+        if (!path || (path[0] != '/' && path[0] != '@') || n_fds > MAX_FDS)
+                return -ENOTCONN;
         len = strlen(path);
         if (len >= sizeof(address.sun_path))
-                return;
+                return -ENOTCONN;
         memcpy(address.sun_path, path, len);
         if (path[0] == '@')
                 address.sun_path[0] = '\0';
+        message.msg_namelen = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
+        if (n_fds > 0) {
+                struct cmsghdr *c;
+
+                message.msg_control = control.space;
+                message.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+                c = CMSG_FIRSTHDR(&message);
+                c->cmsg_level = SOL_SOCKET;
+                c->cmsg_type = SCM_RIGHTS;
+                c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+                memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
+        }
         fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0 || sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
-                             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) < 0)
-                tdm_log_debug("cannot notify the service manager: %s", strerror(errno));
+        if (fd < 0 || sendmsg(fd, &message, MSG_NOSIGNAL) < 0) {
+                r = -errno;
+                tdm_log_debug("cannot notify the service manager: %s", strerror(-r));
+        }
+        return r;
+}
+
+void tdm_notify(const char *state)
+{
+        (void)notify_send(state, NULL, 0);
+}
+
+int tdm_notify_store(const char *name, int fd)
+{
+        char state[128];
+
+        snprintf(state, sizeof(state), "FDSTORE=1\nFDNAME=%s", name);
+        return notify_send(state, &fd, 1);
+}
+
+int tdm_notify_forget(const char *name)
+{
+        char state[128];
+
+        snprintf(state, sizeof(state), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+        return notify_send(state, NULL, 0);
 }

@@ -5,5 +5,9 @@
 
 /* "READY=1", "STOPPING=1", … A manager that does not answer is no reason to fail: errors are only logged. */
 void tdm_notify(const char *state);
+/* Gives a copy of a descriptor to the manager, which passes it under that name to the next daemon; drops what it has
+ * under that name. A negative errno: the manager did not hear it; -EAGAIN: it may hear it later. */
+int tdm_notify_store(const char *name, int fd);
+int tdm_notify_forget(const char *name);
 
 #endif
