@@ -152,3 +152,42 @@ void tdm_job_count_recovery(struct tdm_job *job)
 {
         job->stats.recoveries++;
 }
+
+/* ---- jobs of an earlier process ---- */
+
+void tdm_job_read_end(const struct tdm_job *job, struct tdm_job_ended *ret)
+{
+        memset(ret, 0, sizeof(*ret)); /* padding too */
+        ret->end = job->end;
+        ret->incomplete = job->text.incomplete;
+        ret->prompt_tokens = job->prompt_tokens;
+        ret->max_tokens = job->max_tokens;
+        ret->generated = job->generated;
+        ret->thinking_tokens = tdm_job_thinking_tokens(job);
+        if (job->end == TDM_JOB_END_ERROR) {
+                ret->error.code = job->error.code;
+                snprintf(ret->error.message, sizeof(ret->error.message), "%s", job->error.message);
+        }
+        ret->progress = job->progress;
+        ret->stats = job->stats;
+}
+
+int tdm_job_restore_end(struct tdm_job *job, const struct tdm_job_ended *ended)
+{
+        if ((unsigned)ended->end > TDM_JOB_END_ERROR || (unsigned)ended->stats.unguessed >= TDM_N_UNGUESSED ||
+            !memchr(ended->error.message, '\0', sizeof(ended->error.message)) ||
+            !memchr(ended->stats.numerics_id, '\0', sizeof(ended->stats.numerics_id)))
+                return -EINVAL;
+        job->finished = true;
+        job->state = TDM_JOB_DONE;
+        job->end = ended->end;
+        job->error = ended->error;
+        job->text.incomplete = ended->incomplete;
+        job->prompt_tokens = ended->prompt_tokens;
+        job->max_tokens = ended->max_tokens;
+        job->generated = ended->generated;
+        job->earlier_thinking_tokens = ended->thinking_tokens;
+        job->progress = ended->progress;
+        job->stats = ended->stats;
+        return 0;
+}

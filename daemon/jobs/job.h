@@ -64,6 +64,7 @@ enum tdm_unguessed {
         TDM_UNGUESSED_DRAFT_MEMORY,  /* no page of its cache is free */
         TDM_UNGUESSED_DRAFT_LONG,    /* the text fills its context */
         TDM_UNGUESSED_DRAFT_BLIND,   /* pictures are in the prompt */
+        TDM_N_UNGUESSED,
 };
 
 const char *tdm_unguessed_text(enum tdm_unguessed why);
@@ -210,6 +211,16 @@ struct tdm_job_statistics {
         char numerics_id[192];
 };
 
+/* How a job ended and what was counted of it: enough to show it when the process that ran it is gone. */
+struct tdm_job_ended {
+        enum tdm_job_end end;
+        bool incomplete;
+        uint32_t prompt_tokens, max_tokens, generated, thinking_tokens;
+        struct tdm_error error;
+        struct tdm_job_progress progress;
+        struct tdm_job_statistics stats;
+};
+
 /* Others read all of it. They write through the functions below. */
 struct tdm_job {
         unsigned n_refs;
@@ -243,7 +254,8 @@ struct tdm_job {
         bool finished;   /* its end is decided; the scheduler takes it out */
         bool reattaches; /* its client goes on with it at the next daemon */
         enum tdm_job_end end;
-        struct tdm_error error; /* of TDM_JOB_END_ERROR */
+        struct tdm_error error;           /* of TDM_JOB_END_ERROR */
+        uint32_t earlier_thinking_tokens; /* of one that ended before this process began */
         struct tdm_job_progress progress;
         struct tdm_job_statistics stats;
 
@@ -259,7 +271,7 @@ void tdm_job_unrefp(struct tdm_job **job);
 /* How many of the generated tokens are thoughts or the marks around them. */
 static inline uint32_t tdm_job_thinking_tokens(const struct tdm_job *job)
 {
-        return job->text.turn ? tdm_turn_thinking_tokens(job->text.turn) : 0;
+        return job->text.turn ? tdm_turn_thinking_tokens(job->text.turn) : job->earlier_thinking_tokens;
 }
 
 static inline bool tdm_job_has_grammar(const struct tdm_job *job)
@@ -359,6 +371,11 @@ void tdm_job_count_guess(struct tdm_job *job, uint32_t place, bool right);
 void tdm_job_count_guesses(struct tdm_job *job, uint32_t n);
 void tdm_job_count_eviction(struct tdm_job *job);
 void tdm_job_count_recovery(struct tdm_job *job);
+
+/* *ret has no byte that was not written. */
+void tdm_job_read_end(const struct tdm_job *job, struct tdm_job_ended *ret);
+/* The job ended like that in an earlier process. -EINVAL: no job ends so, and nothing was written. */
+int tdm_job_restore_end(struct tdm_job *job, const struct tdm_job_ended *ended);
 
 /* ---- speeds ---- */
 

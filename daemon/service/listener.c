@@ -20,6 +20,7 @@ struct tdm_listener {
         int fd, lock_fd;
         bool passed;
         bool bound;
+        struct tdm_passed stored;
         char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
         char lock_path[sizeof(((struct sockaddr_un *)0)->sun_path) + 8];
         struct tdm_source *io, *pause;
@@ -194,7 +195,7 @@ int tdm_listener_new(struct tdm_listener **ret, struct tdm_loop *loop, const cha
         l->fd = l->lock_fd = -1;
         l->fn = fn;
         l->userdata = userdata;
-        r = tdm_listen_fd(&l->fd, err);
+        r = tdm_listen_fd(&l->fd, &l->stored, err);
         if (r != 0)
                 return r;
         if (l->fd >= 0) {
@@ -230,6 +231,7 @@ void tdm_listener_destroy(struct tdm_listener *l)
         if (l->lock_fd >= 0)
                 (void)unlink(l->lock_path);
         closep(&l->lock_fd);
+        tdm_passed_deinit(&l->stored);
         free(l);
 }
 
@@ -242,6 +244,11 @@ void tdm_listener_destroyp(struct tdm_listener **l)
 bool tdm_listener_is_passed(const struct tdm_listener *l)
 {
         return l->passed;
+}
+
+struct tdm_passed *tdm_listener_stored(struct tdm_listener *l)
+{
+        return &l->stored;
 }
 
 const char *tdm_listener_path(const struct tdm_listener *l)

@@ -4,6 +4,7 @@
 #define TDM_DAEMON_SERVICE_LISTENER_H
 
 #include "common/loop.h"
+#include "daemon/service/passed.h"
 
 struct tdm_listener;
 
@@ -19,6 +20,8 @@ void tdm_listener_destroy(struct tdm_listener *listener);
 void tdm_listener_destroyp(struct tdm_listener **listener);
 /* Whether the service manager passed the socket: it stays where it is, and who connects starts the next daemon. */
 bool tdm_listener_is_passed(const struct tdm_listener *listener);
+/* What an earlier daemon gave to the manager; stays the listener's, but the descriptors that are set to -1. */
+struct tdm_passed *tdm_listener_stored(struct tdm_listener *listener);
 const char *tdm_listener_path(const struct tdm_listener *listener);
 
 #endif

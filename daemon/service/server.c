@@ -633,7 +633,9 @@ static int set_up_bus(struct server *s, const struct tdm_config *config, struct 
         struct tdm_dbus_config bus = { .system = config->system,
                                        .bus = config->bus,
                                        .accounts = s->accounts,
-                                       .socket = tdm_listener_path(s->listener) };
+                                       .socket = tdm_listener_path(s->listener),
+                                       .stored = tdm_listener_stored(s->listener)->items,
+                                       .n_stored = tdm_listener_stored(s->listener)->n };
         int r = tdm_dbus_new(&s->dbus, s->loop, s->models, s->scheduler, &bus, err);
 
         tdm_dbus_set_fleet(s->dbus, s->fleet);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -26,6 +27,8 @@ static int make(enum passed what)
         return fd;
 }
 
+static unsigned *n_stored; /* of the last call of listen_fd(): shared with its process */
+
 /* 100 + the descriptor that was taken, 50 when it was none, or the outcome's number. */
 static int listen_fd(const enum passed *what, unsigned n, const char *names, bool for_us, const char *message)
 {
@@ -34,6 +37,7 @@ static int listen_fd(const enum passed *what, unsigned n, const char *names, boo
 
         if (pid == 0) {
                 struct tdm_error err = { 0 };
+                struct tdm_passed passed = { 0 };
                 char text[24];
                 int fd, r;
 
@@ -48,13 +52,18 @@ static int listen_fd(const enum passed *what, unsigned n, const char *names, boo
                 setenv("LISTEN_FDS", text, 1);
                 if (names)
                         setenv("LISTEN_FDNAMES", names, 1);
-                r = tdm_listen_fd(&fd, &err);
+                r = tdm_listen_fd(&fd, &passed, &err);
                 if (getenv("LISTEN_FDS") || getenv("LISTEN_PID") || getenv("LISTEN_FDNAMES"))
                         _exit(97);
                 if (r != 0)
                         _exit(message && strstr(err.message, message) ? r & 0x3f : 96);
                 if (fd >= 0 && (!(fcntl(fd, F_GETFD) & FD_CLOEXEC) || !(fcntl(fd, F_GETFL) & O_NONBLOCK)))
                         _exit(95);
+                *n_stored = (unsigned)passed.n;
+                for (size_t i = 0; i < passed.n; i++)
+                        if (!(fcntl(passed.items[i].fd, F_GETFD) & FD_CLOEXEC))
+                                _exit(93);
+                tdm_passed_deinit(&passed);
                 for (unsigned i = 0; for_us && i < n; i++)
                         if (3 + (int)i != fd && fcntl(3 + (int)i, F_GETFD) >= 0)
                                 _exit(94);
@@ -85,6 +94,23 @@ static void test_several(void **state)
         assert_int_equal(listen_fd(two, 2, "client:stored", true, "not a listening"), TDM_E_BAD_REQUEST & 0x3f);
 }
 
+/* What an earlier daemon left, beside the socket or without it. */
+static void test_stored(void **state)
+{
+        const enum passed three[] = { PLAIN_FILE, LISTENING, PLAIN_FILE };
+
+        assert_int_equal(listen_fd(three, 3, "job-1:client:job-1-pipe", true, NULL), 104);
+        assert_int_equal(*n_stored, 2);
+        assert_int_equal(listen_fd(three, 2, "job-1:tandemd.socket", true, NULL), 104);
+        assert_int_equal(*n_stored, 1);
+        assert_int_equal(listen_fd(three, 1, "job-1", true, NULL), 50);
+        assert_int_equal(*n_stored, 1);
+        assert_int_equal(listen_fd(three, 3, "job-1:client:other", true, NULL), 104);
+        assert_int_equal(*n_stored, 1);
+        assert_int_equal(listen_fd(three, 2, "job-12345678901234567890123456789012345678:client", true, NULL), 104);
+        assert_int_equal(*n_stored, 0);
+}
+
 static void test_wrong_kind(void **state)
 {
         const enum passed wrong[] = { CONNECTABLE, DATAGRAM, PLAIN_FILE };
@@ -98,7 +124,10 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_one),
                 cmocka_unit_test(test_several),
+                cmocka_unit_test(test_stored),
                 cmocka_unit_test(test_wrong_kind),
         };
-        return cmocka_run_group_tests(tests, NULL, NULL);
+
+        n_stored = mmap(NULL, sizeof(*n_stored), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        return n_stored == MAP_FAILED ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,13 +5,24 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 
 from tandem_test import BIN, ENDS_WITH_TEST, Daemon, check, equal, send_signal, wait_for
 
 PATIENT = "120"  # seconds: a busy machine starts a daemon late
-ACTIVATE = 'export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=client; exec "$@"'
+# Passes descriptors as a service manager does: the arguments are their numbers and names, and then the command.
+ACTIVATE = '''import os, sys
+fds, names, command = sys.argv[1].split(","), sys.argv[2], sys.argv[3:]
+kept = [os.dup(int(fd)) for fd in fds]
+while any(fd < 3 + len(fds) for fd in kept):
+    kept = [os.dup(fd) for fd in kept]
+for i, fd in enumerate(kept):
+    os.dup2(fd, 3 + i)
+os.closerange(3 + len(fds), max(kept + [int(fd) for fd in fds]) + 1)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(fds)), LISTEN_FDNAMES=names)
+os.execvp(command[0], command)'''
 
 
 class Held(Daemon):
@@ -25,18 +36,20 @@ class Held(Daemon):
             self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self.listener.bind(self.socket)
             self.listener.listen(64)
-        command = [*ENDS_WITH_TEST, "/bin/sh", "-c", ACTIVATE, "sh", os.path.join(BIN, "tandemd"), "--user", "--bus",
-                   self.bus]
+        passed = [("client", self.listener.fileno()), *self.stored()]
+        fds = [fd for _, fd in passed]
+        command = [*ENDS_WITH_TEST, sys.executable, "-S", "-c", ACTIVATE, ",".join(map(str, fds)),
+                   ":".join(name for name, _ in passed), os.path.join(BIN, "tandemd"), "--user", "--bus", self.bus]
         for m in self.models:
             command += ["--model", m]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(command + self.args, env=self.environment(), cwd=self.dir,
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                                            close_fds=False, preexec_fn=self._pass_socket)
+                                            pass_fds=fds)
 
-    def _pass_socket(self):
-        os.dup2(self.listener.fileno(), 3)
-        os.set_inheritable(3, True)  # it may be 3 already
+    def stored(self):
+        """What an earlier daemon gave to the manager: names and descriptors."""
+        return []
 
     def __exit__(self, *exc):
         try:

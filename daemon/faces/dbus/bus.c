@@ -122,45 +122,6 @@ static DBusMessage *call_bus(const char *member)
         return dbus_message_new_method_call(DBUS_SERVICE_DBUS, DBUS_PATH_DBUS, DBUS_INTERFACE_DBUS, member);
 }
 
-static void on_name(DBusPendingCall *pending, void *userdata)
-{
-        DBusMessage *reply = dbus_pending_call_steal_reply(pending);
-        struct tdm_dbus *bus = userdata;
-        dbus_uint32_t how = 0;
-        DBusError error = DBUS_ERROR_INIT;
-
-        if (reply && dbus_set_error_from_message(&error, reply))
-                tdm_log_error("cannot own the name " BUS_NAME
-                              " on bus %s: %s (does the bus's policy allow this user to own it?)",
-                              bus->address, error.message);
-        else if (reply && dbus_message_get_args(reply, NULL, DBUS_TYPE_UINT32, &how, DBUS_TYPE_INVALID) &&
-                 how == DBUS_REQUEST_NAME_REPLY_IN_QUEUE)
-                tdm_log_warning("the name " BUS_NAME " on bus %s belongs to somebody else now; waiting for it",
-                                bus->address);
-        else
-                tdm_log_info("serving on bus %s as " BUS_NAME, bus->address);
-        dbus_error_free(&error);
-        if (reply)
-                dbus_message_unref(reply);
-        bus_forget_asking(&bus->asking);
-}
-
-static void request_name(struct tdm_dbus *bus)
-{
-        DBusMessage *message = call_bus("RequestName");
-        const char *name = BUS_NAME;
-        dbus_uint32_t flags = 0;
-
-        if (message &&
-            dbus_message_append_args(message, DBUS_TYPE_STRING, &name, DBUS_TYPE_UINT32, &flags, DBUS_TYPE_INVALID) &&
-            bus_ask(bus, steal_ptr(&message), CALL_TIMEOUT_MS, on_name, bus, &bus->asking) == 0)
-                return;
-        if (message)
-                dbus_message_unref(message);
-        bus->lost = true;
-        tdm_source_schedule(bus->dispatch);
-}
-
 static void watch_leavers(struct tdm_dbus *bus)
 {
         const char *rule = "type='signal',sender='" DBUS_SERVICE_DBUS "',path='" DBUS_PATH_DBUS
@@ -178,6 +139,21 @@ static void watch_leavers(struct tdm_dbus *bus)
         tdm_source_schedule(bus->dispatch);
 }
 
+static void begin_stored(struct tdm_dbus *bus)
+{
+        struct tdm_error err;
+        char owner[256];
+
+        bus_restore_begin(bus);
+        while (bus_restore_next(bus, owner))
+                if (bus_peer_want(bus, owner, &err) != 0) {
+                        tdm_log_warning("the bus cannot be asked who %s is: %s", owner, err.message);
+                        bus_restore_owner_left(bus, owner);
+                }
+        if (!bus->asking)
+                bus_restore_look(bus);
+}
+
 static void on_hello(DBusPendingCall *pending, void *userdata)
 {
         DBusMessage *reply = dbus_pending_call_steal_reply(pending);
@@ -193,7 +169,7 @@ static void on_hello(DBusPendingCall *pending, void *userdata)
                 bus->retry_ns = RETRY_MIN_NS;
                 watch_leavers(bus);
                 if (!bus->draining)
-                        request_name(bus);
+                        begin_stored(bus);
         } else {
                 tdm_log_warning("bus %s does not take tandemd: %s", bus->address,
                                 error.message ? error.message : "no answer");
@@ -320,6 +296,7 @@ int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models
                                              "--bus %s: no session bus is known: neither DBUS_SESSION_BUS_ADDRESS nor "
                                              "XDG_RUNTIME_DIR is set; give an address, or none",
                                              config->bus);
+                bus_restore_none(config->stored, config->n_stored);
                 *ret = NULL;
                 return 0;
         }
@@ -334,6 +311,8 @@ int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models
         tdm_list_init(&bus->questions);
         tdm_list_init(&bus->peers);
         tdm_list_init(&bus->jobs);
+        tdm_list_init(&bus->journals.stored);
+        tdm_list_init(&bus->journals.forgets);
         bus->loop = loop;
         bus->models = models;
         bus->scheduler = scheduler;
@@ -357,6 +336,7 @@ int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models
         /* A reader that has left its pipe is an answer from write(), not the end of the daemon. */
         dbus_connection_set_change_sigpipe(FALSE);
         signal(SIGPIPE, SIG_IGN);
+        bus_restore_take(bus, config->stored, config->n_stored);
         (void)bus_connect(bus); /* else it is tried again */
         *ret = steal_ptr(&bus);
         return 0;
@@ -375,10 +355,15 @@ void tdm_dbus_destroy(struct tdm_dbus *bus)
         if (!bus)
                 return;
         bus_polkit_end(bus);
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                if (job->journal)
+                        bus_journal_leave(job);
         bus_tear_down(bus);
         tdm_background_destroyp(&bus->closer);
+        bus_restore_end(bus);
         tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
                 bus_job_free(job);
+        bus_stored_end(bus);
         tdm_source_destroy(bus->dispatch);
         tdm_source_destroy(bus->retry);
         tdm_source_destroy(bus->tick);

@@ -13,11 +13,20 @@
 
 struct tdm_dbus;
 
+/* What an earlier daemon gave to the service manager, of its jobs. */
+#define TDM_DBUS_STORED "job-"
+struct tdm_dbus_stored {
+        char name[40];
+        int fd;
+};
+
 struct tdm_dbus_config {
         bool system;        /* serves everybody, asks polkit */
         const char *bus;    /* session, system, an address, none; NULL: session or system, where there is one */
         const char *socket; /* for status */
-        struct tdm_accounts *accounts; /* borrowed */
+        struct tdm_accounts *accounts;  /* borrowed */
+        struct tdm_dbus_stored *stored; /* [n_stored]; descriptors that are taken become -1 */
+        size_t n_stored;
 };
 
 /* All borrowed. A bus that cannot be reached is tried again, so it is no error. TDM_E_BAD_REQUEST: an address that can

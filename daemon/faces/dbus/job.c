@@ -67,6 +67,7 @@ void bus_job_free(struct bus_job *job)
                 bus_job_cancel(job);
         }
         tdm_list_remove(&job->node);
+        bus_journal_end(job);
         bus_stream_deinit(&job->stream);
         drop_text(job);
         tdm_job_unref(job->job);
@@ -128,7 +129,8 @@ static uint64_t kept_bytes(const struct tdm_dbus *bus, bool of_uid, uid_t uid)
 
         tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
                 if (!of_uid || job->login == uid)
-                        n += job->text_capacity + job->stream.capacity;
+                        n += job->text_capacity + job->stream.capacity +
+                             (job->journal ? bus_journal_held(job->journal) : 0);
         return n;
 }
 
@@ -174,6 +176,18 @@ static void keep_text(struct bus_job *job, const char *text, size_t size)
         }
         memcpy(job->text + job->text_size, text, size);
         job->text_size += size;
+        bus_journal_text(job, text, size);
+}
+
+void bus_job_restore_text(struct bus_job *job, const char *text, size_t size)
+{
+        if (size > 0 && !grow_text(job, size)) {
+                job->text_truncated = true;
+                return;
+        }
+        if (size > 0)
+                memcpy(job->text, text, size);
+        job->text_size = size;
 }
 
 static void put_out(struct bus_job *job, const char *data, size_t size)
@@ -181,6 +195,8 @@ static void put_out(struct bus_job *job, const char *data, size_t size)
         size_t room = BUS_MAX_OUTPUT_BYTES;
         struct bus_stream *s = &job->stream;
 
+        if (bus_journal_output(job, data, size))
+                return;
         /* Asked only when it would have to grow: counting goes through all jobs. */
         if (s->size + size > s->capacity && s->size > 0 && !bus_may_keep(job->bus, job->login, 2 * (s->size + size)))
                 room = 0;
@@ -250,11 +266,12 @@ static void on_bus_job_accepted(struct tdm_job *j, void *userdata)
         struct line l;
 
         touch(job);
-        if (job->output != BUS_OUTPUT_EVENTS)
-                return;
-        event_begin(job, &l, "accepted");
-        add(&l, ",\"prompt_tokens\":%u,\"max_tokens\":%u", j->prompt_tokens, j->max_tokens);
-        put_event(job, &l);
+        if (job->output == BUS_OUTPUT_EVENTS && !bus_journal_has(job, BUS_JOURNAL_ACCEPTED)) {
+                event_begin(job, &l, "accepted");
+                add(&l, ",\"prompt_tokens\":%u,\"max_tokens\":%u", j->prompt_tokens, j->max_tokens);
+                put_event(job, &l);
+        }
+        bus_journal_settle(job, BUS_JOURNAL_ACCEPTED);
 }
 
 static void on_bus_job_progress(struct tdm_job *j, void *userdata)
@@ -270,6 +287,7 @@ static void on_bus_job_progress(struct tdm_job *j, void *userdata)
             (unsigned long long)j->progress.done, (unsigned long long)j->progress.total,
             j->state == TDM_JOB_QUEUED ? j->progress.queue_position : 0);
         put_event(job, &l);
+        bus_journal_settle(job, 0);
 }
 
 /* Text as it goes out: cleaned, kept, and into the pipe where that has plain text. Returns its new size. */
@@ -331,6 +349,8 @@ static void on_bus_job_token(struct tdm_job *j, uint32_t index, const struct tdm
         struct line l;
         size_t size;
 
+        if (bus_journal_repeats(job, index, t))
+                return;
         if (3 * t->size > sizeof(small))
                 clean = malloc(3 * t->size);
         if (!clean) {
@@ -353,6 +373,7 @@ static void on_bus_job_token(struct tdm_job *j, uint32_t index, const struct tdm
                 put_event(job, &l);
                 put_parts(job, t);
         }
+        bus_journal_settle(job, 0);
         if (clean != small)
                 free(clean);
 }
@@ -420,24 +441,39 @@ static void tell_changed(struct bus_job *job, uint64_t now_ns)
                         bus_properties_changed(job->bus, job->path, &bus_job_interface, job, job->watchers[i]->name);
 }
 
-static void on_bus_job_done(struct tdm_job *j, void *userdata)
+static void bus_job_tell_end(struct bus_job *job)
 {
-        struct bus_job *job = userdata;
-        char clean[3 * sizeof(j->text.tail)];
-        size_t size = bus_job_take_text(job, j->text.tail, j->text.tail_size, clean);
-
-        job->ended = true;
-        job->ended_ns = tdm_now_ns();
-        tdm_job_listen(j, NULL, NULL);
-        if (job->output == BUS_OUTPUT_EVENTS)
-                put_done(job, clean, size);
-        bus_stream_finish(&job->stream);
         touch(job);
         if (job->owner)
                 say_finished(job, job->owner->name);
         for (unsigned i = 0; i < BUS_MAX_WATCHERS; i++)
                 if (job->watchers[i] && job->watchers[i] != job->owner)
                         say_finished(job, job->watchers[i]->name);
+}
+
+static void on_bus_job_done(struct tdm_job *j, void *userdata)
+{
+        struct bus_job *job = userdata;
+        char clean[3 * sizeof(j->text.tail)];
+        size_t size;
+
+        job->ended = true;
+        job->ended_ns = tdm_now_ns();
+        tdm_job_listen(j, NULL, NULL);
+        if (bus_journal_is_left(job)) {
+                tdm_log_info("job %llu of the bus is left to the next daemon", (unsigned long long)j->id);
+                bus_journal_leave(job);
+                tdm_list_remove(&job->node);
+                tdm_list_append(&job->bus->jobs, &job->node);
+                bus_name_may_go(job->bus);
+                return;
+        }
+        size = bus_job_take_text(job, j->text.tail, j->text.tail_size, clean);
+        if (job->output == BUS_OUTPUT_EVENTS)
+                put_done(job, clean, size);
+        bus_stream_finish(&job->stream);
+        bus_journal_note_end(job);
+        bus_job_tell_end(job);
         /* To the end of the list: those that have ended lie in the order of their ends. */
         tdm_list_remove(&job->node);
         tdm_list_append(&job->bus->jobs, &job->node);
@@ -491,7 +527,7 @@ static void limit_ended(struct tdm_dbus *bus)
 
 uint64_t bus_job_tick(struct tdm_dbus *bus, uint64_t now_ns)
 {
-        uint64_t next_ns = 0;
+        uint64_t next_ns = bus_stored_tick(bus, now_ns);
         struct bus_job *job;
 
         tdm_list_for_each(job, &bus->jobs, struct bus_job, node) {
@@ -499,6 +535,8 @@ uint64_t bus_job_tick(struct tdm_dbus *bus, uint64_t now_ns)
 
                 if (job->changed && now_ns - job->changed_ns >= BUS_CHANGED_NS)
                         tell_changed(job, now_ns);
+                if (job->differs)
+                        bus_journal_differs(job);
                 if (is_stale(job, now_ns)) {
                         bus_job_forget(job);
                         continue;
@@ -523,7 +561,13 @@ static int make_path(struct bus_job *job, const struct bus_peer *peer, const cha
         size_t n = 0;
 
         if (!token) {
-                snprintf(job->path, sizeof(job->path), BUS_ROOT "/jobs/%llu", (unsigned long long)job->job->id);
+                char path[64];
+
+                snprintf(path, sizeof(path), BUS_ROOT "/jobs/%llu", (unsigned long long)job->job->id);
+                /* One of an earlier daemon may have the number. */
+                for (unsigned i = 2; bus_job_find(job->bus, path); i++)
+                        snprintf(path, sizeof(path), BUS_ROOT "/jobs/%llu_%u", (unsigned long long)job->job->id, i);
+                snprintf(job->path, sizeof(job->path), "%s", path);
                 return 0;
         }
         for (const char *p = peer->name + (peer->name[0] == ':'); *p && n + 1 < sizeof(sender); p++)
@@ -537,13 +581,16 @@ static int make_path(struct bus_job *job, const struct bus_peer *peer, const cha
         return 0;
 }
 
-static int bus_job_start(struct bus_peer *peer, struct bus_request *request, int *ret_fd, struct bus_job **ret,
-                         struct tdm_error *err)
+static void on_stream_writable(void *userdata)
 {
-        struct tdm_dbus *bus = peer->bus;
+        bus_journal_push(userdata);
+}
+
+int bus_job_new(struct tdm_dbus *bus, const struct bus_job_owner *owner, struct bus_request *request,
+                struct bus_job **ret, struct tdm_error *err)
+{
         _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
         _cleanup_(tdm_job_unrefp) struct tdm_job *j = NULL;
-        _cleanup_(closep) int fd = -1;
         struct bus_job *job;
         unsigned n = 0;
         int r;
@@ -554,11 +601,11 @@ static int bus_job_start(struct bus_peer *peer, struct bus_request *request, int
                 n++;
         if (n >= MAX_OBJECTS && !forget_oldest(bus, false, 0))
                 return tdm_error_set(err, TDM_E_BUSY, "%u jobs are known already; try again later", n);
-        request->params.identity = peer->uid;
-        request->params.account = peer->account;
+        request->params.identity = owner->uid;
+        request->params.account = owner->account;
         r = tdm_job_new(&j, &request->params, err);
         if (r == 0)
-                r = tdm_models_open(bus->models, peer->account, request->model, request->model_fd, &model, err);
+                r = tdm_models_open(bus->models, owner->account, request->model, request->model_fd, &model, err);
         if (r != 0)
                 return r;
         job = calloc(1, sizeof(*job));
@@ -566,36 +613,82 @@ static int bus_job_start(struct bus_peer *peer, struct bus_request *request, int
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "out of memory");
         job->bus = bus;
         job->stream.fd = -1;
-        job->uid = peer->uid;
-        job->login = peer->account->uid;
-        job->owner = peer;
+        job->stream.loop = bus->loop;
+        job->stream.on_writable = on_stream_writable;
+        job->stream.userdata = job;
+        job->uid = owner->uid;
+        job->login = owner->account->uid;
+        job->owner = owner->peer;
         job->lingers = request->linger;
         job->output = request->output;
         job->ended = true; /* not begun: bus_job_free() has nothing to cancel */
         job->model = steal_ptr(&model);
         job->job = tdm_job_ref(j);
         tdm_list_init(&job->node);
+        *ret = job;
+        return 0;
+}
+
+static int bus_job_submit(struct bus_job *job, struct tdm_error *err)
+{
+        int r;
+
+        tdm_job_listen(job->job, &job_events, job);
+        r = tdm_scheduler_submit(job->bus->scheduler, job->job, job->model, err);
+        if (r != 0)
+                return r;
+        job->ended = false;
+        tdm_list_append(&job->bus->jobs, &job->node);
+        return 0;
+}
+
+void bus_job_restored(struct bus_job *job, bool ended)
+{
+        struct tdm_error err;
+
+        if (ended) {
+                tdm_job_settle_charge(job->job);
+                job->ended_ns = tdm_now_ns();
+                tdm_list_append(&job->bus->jobs, &job->node);
+                bus_stream_finish(&job->stream);
+                bus_journal_settle(job, BUS_JOURNAL_ENDED);
+                bus_job_tell_end(job);
+        } else if (bus_job_submit(job, &err) == 0) {
+                bus_journal_settle(job, 0);
+        } else {
+                tdm_job_finish(job->job, TDM_JOB_END_ERROR, &err);
+                tdm_list_append(&job->bus->jobs, &job->node);
+                on_bus_job_done(job->job, job);
+        }
+}
+
+static int bus_job_start(struct bus_peer *peer, struct bus_request *request, int *ret_fd, struct bus_job **ret,
+                         struct tdm_error *err)
+{
+        _cleanup_(closep) int fd = -1;
+        struct bus_job *job;
+        const struct bus_job_owner owner = { .peer = peer, .uid = peer->uid, .account = peer->account };
+        int r = bus_job_new(peer->bus, &owner, request, &job, err);
+
+        if (r != 0)
+                return r;
         if (request->token)
                 r = make_path(job, peer, request->token, err);
         if (r == 0) {
-                r = bus_stream_open(&job->stream, bus->loop, &fd);
+                r = bus_stream_open(&job->stream, peer->bus->loop, &fd);
                 if (r < 0)
                         tdm_error_set(err, r, "cannot make a pipe: %s", strerror(-r));
         }
-        if (r == 0) {
-                tdm_job_listen(j, &job_events, job);
-                r = tdm_scheduler_submit(bus->scheduler, j, job->model, err);
-        }
-        if (r == 0 && !request->token)
-                make_path(job, peer, NULL, err);
+        if (r == 0)
+                r = bus_job_submit(job, err);
         if (r != 0) {
                 bus_job_free(job);
                 return r;
         }
-        job->ended = false;
+        if (!request->token)
+                make_path(job, peer, NULL, err);
         if (job->output == BUS_OUTPUT_NONE)
                 bus_stream_finish(&job->stream);
-        tdm_list_append(&bus->jobs, &job->node);
         *ret_fd = steal_fd(&fd);
         *ret = job;
         return 0;
@@ -612,6 +705,8 @@ void bus_job_generate(struct bus_peer *peer, DBusMessage *message, DBusMessageIt
 
         if (r == 0)
                 r = bus_job_start(peer, &request, &fd, &job, &err);
+        if (r == 0 && request.model_fd < 0 && !request.params.options.drawn)
+                bus_journal_begin(job, message);
         tdm_models_close_file(peer->bus->models, peer->account, steal_fd(&request.model_fd));
         if (r != 0) {
                 tdm_log_debug("job of user %u refused: %s", (unsigned)peer->uid, err.message);

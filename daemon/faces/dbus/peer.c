@@ -161,6 +161,8 @@ void bus_peer_free(struct bus_peer *peer)
                 bus_load_free(load);
         bus_embed_peer_left(peer);
         bus_job_peer_left(bus, peer);
+        if (peer->name)
+                bus_restore_owner_left(bus, peer->name);
         tdm_list_remove(&peer->node);
         bus->n_peers--;
         if (peer->account)
@@ -290,9 +292,10 @@ static void on_credentials(DBusPendingCall *pending, void *userdata)
         if (reply && dbus_message_get_type(reply) == DBUS_MESSAGE_TYPE_METHOD_RETURN &&
             read_uid(reply, &peer->uid) == 0) {
                 r = set_owner(peer, &err);
-                if (r == 0)
+                if (r == 0) {
+                        bus_restore_of(peer);
                         serve_held(peer);
-                else
+                } else
                         refuse_held(peer, r, err.message);
         } else /* it may have left meanwhile: then nobody hears this */
                 refuse_held(peer, TDM_E_DENIED, "the bus does not say which user this caller is");
@@ -336,6 +339,17 @@ static int peer_new(struct tdm_dbus *bus, const char *name, struct bus_peer **re
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "cannot ask the bus who calls");
         }
         *ret = peer;
+        return 0;
+}
+
+int bus_peer_want(struct tdm_dbus *bus, const char *name, struct tdm_error *err)
+{
+        struct bus_peer *peer = peer_find(bus, name);
+
+        if (!peer)
+                return peer_new(bus, name, &peer, err);
+        if (peer->known)
+                bus_restore_of(peer);
         return 0;
 }
 

@@ -1,6 +1,7 @@
 /* Shared by the files of the D-Bus face: bus.c (the connection), watches.c and on-loop.c (on the loop), send.c
  * (messages to the bus), peer.c (who calls), polkit.c (may they), objects.c (which object and method is meant),
  * properties.c (what objects have), manager.c, options.c, job.c and job-object.c (jobs),
+ * journal.c, outlive.c and restore.c (jobs of more than one daemon),
  * stream.c (pipes), units.c (systemd), logind.c (sleep), status.c (workers and models), writer.c (making messages). */
 #ifndef TDM_DAEMON_FACES_DBUS_PRIVATE_H
 #define TDM_DAEMON_FACES_DBUS_PRIVATE_H
@@ -11,6 +12,7 @@
 #include <pthread.h>
 #include "common/background.h"
 #include "common/utf8.h"
+#include "daemon/faces/dbus/journal.h"
 
 #define BUS_NAME "dev.tandem.Tandem1"
 #define BUS_ROOT "/dev/tandem/Tandem1"
@@ -104,6 +106,9 @@ struct bus_stream {
         bool cut;                     /* it could not hold all */
         bool over;                    /* no more will come: closed when it is empty */
         struct tdm_source *writable;
+        struct bus_journal *journal;         /* has what waits, in place of data; NULL: there is none */
+        void (*on_writable)(void *userdata); /* there is room for a journal's output; from the loop */
+        void *userdata;
 };
 
 /* A job as an object: who may hear of it, what it has said, and when its properties were last told. */
@@ -126,6 +131,13 @@ struct bus_job {
         size_t text_size, text_capacity;
         uint64_t text_bytes; /* in all, those not kept included */
         bool text_truncated;
+
+        struct bus_journal *journal;      /* NULL: it ends with this daemon */
+        char stored_as[40];               /* by the service manager */
+        bool pipe_stored;                 /* by it */
+        struct bus_journal_token last[2]; /* that an earlier daemon drew: number n at n % 2 */
+        uint64_t n_earlier;               /* tokens that it told */
+        bool differs;                     /* this one draws others */
 
         bool ended;
         uint64_t ended_ns;
@@ -156,6 +168,19 @@ struct bus_stop_question {
         void *userdata;
 };
 
+/* They are sent when the name is given up. */
+struct bus_refusals {
+        DBusMessage *messages[BUS_MAX_REFUSALS];
+        unsigned n;
+};
+
+/* What the service manager keeps. */
+struct bus_journals {
+        struct tdm_list stored;  /* struct bus_stored: jobs of an earlier daemon, not begun yet */
+        struct tdm_list forgets; /* struct bus_forget: names that it is to drop, and has not heard of */
+        unsigned n, max;         /* of jobs of this daemon */
+};
+
 struct tdm_dbus {
         struct tdm_loop *loop;
         struct tdm_models *models;
@@ -166,8 +191,7 @@ struct tdm_dbus {
         bool asked_for; /* --bus or the configuration names this bus */
         bool draining;
         bool name_given_up;
-        DBusMessage *refusals[BUS_MAX_REFUSALS]; /* are sent when the name is given up */
-        unsigned n_refusals;
+        struct bus_refusals refused;
         char *address;
         char *socket; /* for status */
         uint64_t started_ns;
@@ -193,6 +217,7 @@ struct tdm_dbus {
         unsigned n_held, n_held_with_fds;
         uint64_t held_bytes;
 
+        struct bus_journals journals;
         struct tdm_list jobs; /* struct bus_job; those that have ended lie in the order of their ends */
 
         struct bus_known_worker workers[TDM_N_WORKERS];
@@ -251,6 +276,7 @@ int bus_connect(struct tdm_dbus *bus);
 void bus_tear_down(struct tdm_dbus *bus);
 
 /* name.c */
+void bus_name_request(struct tdm_dbus *bus);
 void bus_name_give_up(struct tdm_dbus *bus);
 void bus_name_may_go(struct tdm_dbus *bus); /* if the daemon ends and no job of the bus runs */
 
@@ -364,7 +390,51 @@ void bus_embed_peer_left(struct bus_peer *peer); /* its jobs end */
 
 int bus_read_no_options(DBusMessageIter *options, struct tdm_error *err);
 
+/* restore.c: jobs of an earlier daemon */
+void bus_restore_take(struct tdm_dbus *bus, struct tdm_dbus_stored *stored, size_t n);
+void bus_restore_none(struct tdm_dbus_stored *stored, size_t n); /* no bus is served */
+/* The bus is there. The jobs of an owner begin when it is known who that is, and then the name is requested. */
+void bus_restore_begin(struct tdm_dbus *bus);
+bool bus_restore_next(struct tdm_dbus *bus, char owner[256]); /* who is to be asked for; false: no more */
+void bus_restore_look(struct tdm_dbus *bus);                  /* requests the name where no job is left to begin */
+void bus_restore_of(struct bus_peer *peer);                   /* who it is is known now */
+void bus_restore_owner_left(struct tdm_dbus *bus, const char *owner); /* or cannot be asked for */
+void bus_restore_end(struct tdm_dbus *bus);                           /* the next daemon may try those that wait */
+int bus_peer_want(struct tdm_dbus *bus, const char *name, struct tdm_error *err); /* bus_restore_of() follows */
+
+/* outlive.c: what is noted for the next one. They do nothing where a job has no journal. */
+void bus_journal_begin(struct bus_job *job, DBusMessage *message); /* makes one, where it can outlive this daemon */
+void bus_journal_text(struct bus_job *job, const char *text, size_t size);
+/* Output, for when the journal is settled. false: the stream has no journal. */
+bool bus_journal_output(struct bus_job *job, const char *data, size_t size);
+void bus_journal_settle(struct bus_job *job, uint64_t flags); /* after whatever was told; flags are added */
+void bus_journal_push(struct bus_job *job);                   /* what the pipe takes of committed output goes */
+void bus_journal_note_end(struct bus_job *job);
+void bus_journal_give_up(struct bus_job *job, int r); /* it is of no use any more; no output is lost */
+bool bus_journal_has(const struct bus_job *job, uint64_t flag);
+bool bus_journal_repeats(struct bus_job *job, uint32_t index, const struct tdm_job_token *token); /* it was told */
+void bus_journal_differs(struct bus_job *job);       /* an earlier daemon drew other tokens: the job ends */
+bool bus_journal_is_left(const struct bus_job *job); /* its end here is that of this daemon */
+void bus_journal_leave(struct bus_job *job);
+void bus_journal_end(struct bus_job *job); /* the manager forgets it */
+/* The manager drops what it has under the name, soon; when it is tried again, 0: not; the last try. */
+void bus_stored_forget(struct tdm_dbus *bus, const char *name);
+uint64_t bus_stored_tick(struct tdm_dbus *bus, uint64_t now_ns);
+void bus_stored_end(struct tdm_dbus *bus);
+#define BUS_STORED_PIPE "-pipe" /* the end of the name of a journal's pipe */
+
 /* job.c */
+/* Not begun yet: bus_job_free() drops it. Its path and its stream are the caller's to set. */
+struct bus_job_owner {
+        struct bus_peer *peer; /* NULL: it has left */
+        uid_t uid;
+        struct tdm_account *account; /* borrowed */
+};
+int bus_job_new(struct tdm_dbus *bus, const struct bus_job_owner *owner, struct bus_request *request,
+                struct bus_job **ret, struct tdm_error *err);
+/* It is as an earlier daemon left it: it begins, or has ended and that is told. */
+void bus_job_restored(struct bus_job *job, bool ended);
+void bus_job_restore_text(struct bus_job *job, const char *text, size_t size);
 void bus_job_generate(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, bool chat);
 struct bus_job *bus_job_find(struct tdm_dbus *bus, const char *path);
 bool bus_job_is_seen_by(const struct bus_job *job, const struct bus_peer *peer);
@@ -389,6 +459,9 @@ size_t bus_stream_waiting(const struct bus_stream *stream);
 bool bus_stream_write(struct bus_stream *stream, const char *data, size_t size, size_t room);
 void bus_stream_finish(struct bus_stream *stream); /* closes it when all has been read */
 void bus_stream_deinit(struct bus_stream *stream);
+/* Output was committed to its journal, and what the pipe takes of it goes. A negative errno: no more can. */
+int bus_stream_settle(struct bus_stream *stream);
+void bus_stream_leave_journal(struct bus_stream *stream); /* keeps what waits in it */
 
 /* status.c */
 void bus_write_status(struct bus_writer *w, struct bus_peer *peer);

@@ -98,23 +98,23 @@ void bus_reply_error(struct tdm_dbus *bus, DBusMessage *call, const char *name, 
 /* While the name of a daemon that ends is not given up, the refusal waits for that (name.c). */
 static void refuse_when_free(struct tdm_dbus *bus, DBusMessage *refusal)
 {
-        if (refusal && bus->draining && !bus->name_given_up && bus->n_refusals < BUS_MAX_REFUSALS)
-                bus->refusals[bus->n_refusals++] = refusal;
+        if (refusal && bus->draining && !bus->name_given_up && bus->refused.n < BUS_MAX_REFUSALS)
+                bus->refused.messages[bus->refused.n++] = refusal;
         else
                 bus_send(bus, refusal);
 }
 
 void bus_send_refusals(struct tdm_dbus *bus)
 {
-        for (unsigned i = 0; i < bus->n_refusals; i++)
-                bus_send(bus, bus->refusals[i]);
-        bus->n_refusals = 0;
+        for (unsigned i = 0; i < bus->refused.n; i++)
+                bus_send(bus, bus->refused.messages[i]);
+        bus->refused.n = 0;
 }
 
 void bus_forget_refusals(struct tdm_dbus *bus)
 {
-        while (bus->n_refusals > 0)
-                dbus_message_unref(bus->refusals[--bus->n_refusals]);
+        while (bus->refused.n > 0)
+                dbus_message_unref(bus->refused.messages[--bus->refused.n]);
 }
 
 void bus_reply_failed(struct tdm_dbus *bus, DBusMessage *call, int code, const char *text)

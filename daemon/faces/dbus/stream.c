@@ -22,7 +22,8 @@ int bus_stream_open(struct bus_stream *s, struct tdm_loop *loop, int *ret_read_f
                 close(ends[1]);
                 return r;
         }
-        *s = (struct bus_stream){ .loop = loop, .fd = ends[1] };
+        s->loop = loop;
+        s->fd = ends[1];
         *ret_read_fd = ends[0];
         return 0;
 }
@@ -34,7 +35,7 @@ bool bus_stream_is_open(const struct bus_stream *s)
 
 size_t bus_stream_waiting(const struct bus_stream *s)
 {
-        return s->size - s->first;
+        return s->journal ? bus_journal_waiting(s->journal) : s->size - s->first;
 }
 
 static void drop_data(struct bus_stream *s)
@@ -72,13 +73,34 @@ static int on_writable(struct tdm_source *source, int fd, uint32_t events, void 
 {
         struct bus_stream *s = userdata;
 
-        if (!stream_flush(s))
+        if (s->journal)
+                s->on_writable(s->userdata);
+        else if (!stream_flush(s))
                 shut(s);
         else if (s->size == 0) {
                 tdm_source_destroyp(&s->writable);
                 if (s->over)
                         shut(s);
         }
+        return 0;
+}
+
+int bus_stream_settle(struct bus_stream *s)
+{
+        int r;
+
+        if (s->fd < 0)
+                return 0;
+        r = bus_journal_move(s->journal, s->fd);
+        if (r == -EAGAIN && s->writable)
+                return 0;
+        if (r == -EAGAIN)
+                return tdm_loop_add_io(s->loop, s->fd, EPOLLOUT, on_writable, s, &s->writable);
+        if (r < 0 && r != -EPIPE)
+                return r;
+        tdm_source_destroyp(&s->writable);
+        if (r == -EPIPE || s->over)
+                shut(s);
         return 0;
 }
 
@@ -142,8 +164,30 @@ bool bus_stream_write(struct bus_stream *s, const char *data, size_t size, size_
 void bus_stream_finish(struct bus_stream *s)
 {
         s->over = true;
-        if (s->fd >= 0 && (s->size == 0 || !s->writable))
+        if (s->fd >= 0 && (bus_stream_waiting(s) == 0 || (!s->journal && !s->writable)))
                 shut(s);
+}
+
+void bus_stream_leave_journal(struct bus_stream *s)
+{
+        struct bus_journal *journal = steal_ptr(&s->journal);
+        size_t size = bus_journal_waiting(journal);
+        _cleanup_(freep) char *waiting = NULL;
+        bool over = s->over;
+
+        tdm_source_destroyp(&s->writable);
+        if (s->fd < 0)
+                return;
+        s->over = false;
+        if (size > 0)
+                waiting = bus_journal_read_waiting(journal);
+        if (size > 0 && (!waiting || !bus_stream_write(s, waiting, size, SIZE_MAX)))
+                shut(s); /* no hole */
+        s->cut |= s->fd < 0;
+        if (waiting)
+                explicit_bzero(waiting, size);
+        if (over)
+                bus_stream_finish(s);
 }
 
 void bus_stream_deinit(struct bus_stream *s)

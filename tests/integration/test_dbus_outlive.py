@@ -1,0 +1,356 @@
+"""Jobs on D-Bus outlive the daemon where the service manager keeps their journals and pipes; this file plays it. A
+client reads on in its pipe, and finds its job under the same path."""
+import atexit
+import contextlib
+import functools
+import os
+import random
+import resource
+import shutil
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from lives import Held, leave  # noqa: E402
+from tandem_bus import *  # noqa: E402,F403
+from tandem_test import *  # noqa: E402,F403
+
+N = 200  # tokens
+TOOL = json.dumps([{"type": "function", "function": {"name": "get_weather", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string", "maxLength": 400}}, "required": ["city"]}}}])
+CHATS = {"tools": {"tools": TOOL, "tool-choice": "required", "temperature": 1.2, "seed": 13},
+         "thoughts": {"thinking": "on", "thinking-budget": 90, "temperature": 1.8, "seed": 9}}
+JOBS = {"text": {}, "events": {"output": "events", "top-logprobs": 2},
+        "sampled": {"output": "events", "temperature": 0.9, "repeat-penalty": 1.3},
+        "stop": {"output": "events", "stop": ["no text says this"], "temperature": 0.7},
+        "regex": {"output": "events", "temperature": 1.3, "regex": "(a|é|字| ){150,200}"}, **CHATS}
+REQUEST_AT, TOKENS_AT, TEXT_AT, LOG_AT = 4096, 8 << 20, 16 << 20, 32 << 20  # daemon/faces/dbus/journal.c
+
+
+class Keeping(Held):
+    """The manager keeps what the daemon gives it, and passes it to the next one."""
+
+    def __init__(self, bus, store=512, **more):
+        super().__init__(hang_ms=STANDING_MS, **more)
+        self.extra_env.update(FDSTORE=str(store), DBUS_SYSTEM_BUS_ADDRESS="unix:path=/none")
+        self.bus, self.kept, self.notified = bus.address, {}, None
+
+    def start(self):
+        if not self.notified:
+            path = os.path.join(self.dir, "notify")
+            self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self.notified.bind(path)
+            self.extra_env["NOTIFY_SOCKET"] = path
+            threading.Thread(target=self._listen, daemon=True).start()
+        self._hear()
+        super().start()
+
+    def _hear(self):
+        """Returns when all that was sent before is heard."""
+        heard = "heard-" + str(time.monotonic_ns())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s, tempfile.TemporaryFile() as f:
+            s.connect(self.extra_env["NOTIFY_SOCKET"])
+            socket.send_fds(s, [b"FDSTORE=1\nFDNAME=" + heard.encode()], [f.fileno()])
+        wait_for(lambda: heard in self.kept, "the manager has heard all")
+        os.close(self.kept.pop(heard))
+
+    def _listen(self):
+        while True:
+            message, fds, _, _ = socket.recv_fds(self.notified, 4096, 8)
+            fields = dict(line.split("=", 1) for line in message.decode().splitlines() if "=" in line)
+            name = fields.get("FDNAME", "")
+            if "FDSTORE" in fields:
+                self.kept[name], = fds
+            elif "FDSTOREREMOVE" in fields and name in self.kept:
+                os.close(self.kept.pop(name))
+
+    def stored(self):
+        return list(self.kept.items())
+
+    def journals(self):
+        return [name for name in self.kept if not name.endswith("-pipe")]
+
+    def __exit__(self, *exc):
+        try:
+            return super().__exit__(*exc)
+        finally:
+            for fd in self.kept.values():
+                os.close(fd)
+
+
+class Reader:
+    """A job, and what its pipe says."""
+
+    def __init__(self, client, name, read=True, **more):
+        self.client, self.data, self.ended = client, b"", threading.Event()
+        options = {"max-tokens": N, "seed": 7, **JOBS[name], **more}
+        if name in CHATS:
+            options["output"] = "events"
+            messages = client.dbus.Array([("user", "hi")], signature="(ss)")
+            path, fd = client.call(ROOT, MANAGER, "Chat", "a(ss)a{sv}", messages,
+                                   client.options({"model": "npu", **options}))
+            self.path, self.fd = str(path), fd.take()
+        else:
+            self.path, self.fd = client.generate("Two kings", model="tale", **options)
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        if read:
+            self.thread.start()
+
+    def _read(self):
+        while piece := os.read(self.fd, 4096):
+            self.data += piece
+        os.close(self.fd)
+        self.ended.set()
+
+    def has(self, n):
+        return len(self.data) >= n or self.ended.is_set()
+
+    def said(self):
+        """What must be the same: all but times, the numbers of events and the ids of calls."""
+        wait_for(self.ended.is_set, "the end of the pipe", 120)
+        if not self.data.startswith(b"{"):
+            return self.data
+        events = [json.loads(line) for line in self.data.splitlines()]
+        equal([e["seq"] for e in events], list(range(len(events))), "numbers of events")
+        equal([e["event"] for e in events].count("accepted"), 1, "accepted, once")
+        tokens = [e for e in events if e["event"] == "token"]
+        equal([e["index"] for e in tokens], list(range(len(tokens))), "indices of tokens")
+        done = events[-1]
+        equal(done["event"], "done", "the last event")
+        told = [{k: v for k, v in e.items() if k not in ("seq", "numerics_id") and (k, e["event"]) != ("id", "call")}
+                for e in events if e["event"] in ("token", "call", "arguments", "thinking")]
+        return told, {k: done.get(k) for k in ("reason", "text", "prompt_tokens", "generated_tokens",
+                                               "thinking_tokens", "incomplete", "degraded")}
+
+
+@functools.cache
+def models():
+    """Tale, and a random one that thinks and calls tools."""
+    folder = make_folder()
+    atexit.register(shutil.rmtree, folder)
+    renamed = os.path.join(folder, "npu.gguf")
+    os.symlink(make_model("npu", "q8_0", arch="qwen3", chat="qwen3-thinking"), renamed)
+    return TALE, renamed
+
+
+@contextlib.contextmanager
+def on_a_bus(**more):
+    with Bus() as bus, contextlib.closing(Client(bus)) as client, Keeping(bus, **more) as d:
+        client.wait()
+        d.wait_ready()
+        yield bus, d, client
+
+
+def forgotten(d):
+    """Their objects are gone, so that nothing is kept."""
+    wait_for(lambda: not d.kept, "nothing is kept any more")
+
+
+def follow(d, client):
+    """Starts the next daemon, when the bus knows that the earlier one is gone."""
+    wait_for(lambda: not client.connection.name_has_owner(NAME), "the name is free")
+    d.start()
+    client.wait()
+
+
+def kill(d, workers):
+    d.kill()
+
+
+def caught(d, begin, n, way=kill, of=all):
+    """Ends the daemon while all (or any) jobs that begin() makes are in their midst, and have said n bytes."""
+    for _ in range(20):
+        d.wait_ready()
+        workers = d.worker_pids()
+        with d.standing():
+            jobs = begin()
+        with d.sliced(lambda: all(job.has(n) for job in jobs), "output", workers):
+            if of(not job.ended.is_set() for job in jobs):
+                way(d, workers)
+                d.expect_exit = 0
+                return jobs
+        for job in jobs:
+            job.said()
+    raise AssertionError("the jobs were never in their midst")
+
+
+def survive(way, rounds, seed):
+    with on_a_bus(models=models()) as (bus, d, client):
+        want = {name: Reader(client, name).said() for name in JOBS}
+        rng = random.Random(seed)
+        for i in range(rounds):
+            jobs = caught(d, lambda: [Reader(client, name) for name in JOBS], rng.randrange(1, 400), way,
+                          any)
+            follow(d, client)
+            for name, job in zip(JOBS, jobs):
+                equal(job.said(), want[name], f"{name}, round {i}")
+                done = client.until_done(job.path)
+                check(done["Result"] in ("length", "stop"), f"{name}: result", done)
+                equal(str(done["Owner"]), client.connection.get_unique_name(), "its owner")
+            equal(client.text(jobs[0].path).encode(), want["text"], "GetText")
+            check(d.log().count("of an earlier daemon goes on") > i, "jobs that went on")
+
+
+@test
+def killed():
+    survive(kill, times(2, 40), 1)
+
+
+@test
+def told_to_end():
+    survive(leave, times(1, 40), 2)
+
+
+@test
+def killed_again_and_again():
+    """The next daemon dies over them too, some tokens further."""
+    with on_a_bus() as (bus, d, client):
+        want = Reader(client, "sampled").said()
+        job, = caught(d, lambda: [Reader(client, "sampled")], 300)
+        for _ in range(3):
+            follow(d, client)
+            workers = d.wait_ready() and d.worker_pids()
+            with d.sliced(lambda n=len(job.data): job.has(n + 300), "more output", workers):
+                check(not job.ended.is_set(), "in its midst")
+                d.kill()
+        follow(d, client)
+        equal(job.said(), want, "the job")
+        d.expect_exit = 0
+
+
+@test
+def owners_and_those_that_linger():
+    """A job whose owner left while no daemon was there is forgotten, but for one that lingers."""
+    with on_a_bus() as (bus, d, client):
+        want = Reader(client, "text").said()
+        leaver = Client(bus)
+
+        def begin():
+            return [Reader(leaver, "text", token="gone"), Reader(leaver, "text", token="lingers", linger=True),
+                    Reader(client, "text", token="stays")]
+        gone, lingers, stays = caught(d, begin, 10)
+        leaver.close()
+        follow(d, client)
+        equal((stays.said(), lingers.said()), (want, want), "those that stay")
+        check(len(gone.said()) < len(want), "the pipe of one that is forgotten ends")
+        equal(str(client.until_done(lingers.path)["Owner"]), "", "the owner of one that lingers")
+        equal(client.text(lingers.path).encode(), want, "GetText")
+        equal(client.refused(gone.path, JOB, "GetText", "t", 0), "org.freedesktop.DBus.Error.UnknownObject",
+              "one that is forgotten")
+        check("its owner has left the bus" in d.log(), "it is said", d.log()[-2000:])
+        client.call(lingers.path, JOB, "Release", "")
+        wait_for(lambda: len(d.journals()) == 2, "one that was released is not kept")
+
+
+@test
+def ended_ones():
+    """A job that had ended is there again: its result, its text, and what its pipe had not taken."""
+    with on_a_bus() as (bus, d, client):
+        slow = Reader(client, "events", read=False)
+        read = Reader(client, "text")
+        want = read.said()
+        ended = client.until_done(slow.path), client.until_done(read.path)
+        client.call(client.generate("x", model="tale", max_tokens=100000)[0], JOB, "Cancel", "")
+        wait_for(lambda: len(d.kept) == 4, "three journals, and one pipe that is not read")
+        for way in (lambda: d.kill(), lambda: leave(d)):
+            way()
+            follow(d, client)
+            for job, before in zip((slow, read), ended):
+                after = client.all(job.path, JOB)
+                equal({k: v for k, v in after.items() if k != "Id"}, {k: v for k, v in before.items() if k != "Id"},
+                      "its properties")
+            equal(client.text(read.path).encode(), want, "GetText")
+        slow.thread.start()
+        told, done = slow.said()
+        equal((len(told), done["reason"]), (N, "length"), "what was read late")
+        equal("".join(e["text"] for e in told) + done["text"], client.text(slow.path), "the same text")
+        client.close()
+        forgotten(d)
+        d.expect_exit = 0
+
+
+def damaged(fd, rng):
+    """A copy with other bytes where bytes are in use, or cut off, or with another offset."""
+    copy = os.memfd_create("damaged")
+    for at, size in ((0, REQUEST_AT + 4096), (TOKENS_AT, 4096), (TEXT_AT, 4096), (LOG_AT, 65536)):
+        os.pwrite(copy, os.pread(fd, size, at), at)
+    kind = rng.randrange(8)
+    if kind == 0:
+        os.ftruncate(copy, rng.randrange(LOG_AT))
+    for _ in range(rng.randrange(1, 5) if kind > 0 else 0):
+        at, size = rng.choice(((0, 776), (2048, 300), (REQUEST_AT, 150), (TOKENS_AT, 80), (TEXT_AT, 20)))
+        at += rng.randrange(size)
+        os.pwrite(copy, bytes([os.pread(copy, 1, at)[0] ^ rng.randrange(1, 256)]), at)
+    os.lseek(copy, os.lseek(fd, 0, os.SEEK_CUR) if kind != 1 else rng.randrange(LOG_AT), os.SEEK_SET)
+    return copy
+
+
+@test
+def damaged_ones():
+    """Beside one that is whole: they are said and dropped."""
+    with on_a_bus() as (bus, d, client):
+        want = Reader(client, "sampled").said()
+        rng = random.Random(3)
+        n = 0
+        for _ in range(2):
+            job, = caught(d, lambda: [Reader(client, "sampled")], 2500)
+            whole = d.kept[d.journals()[-1]]
+            for _ in range(times(200, 2000) // 2):
+                n += 1
+                d.kept[f"job-{n:016x}"] = damaged(whole, rng)
+            follow(d, client)
+            equal(job.said(), want, "the one that is whole")
+            wait_for(lambda: not any(name.startswith("job-000000") for name in d.kept), "none of them is kept")
+        text = d.log()
+        equal(text.count("an earlier daemon is forgotten: "), n, "each is said")
+        check(text.count("its journal cannot be used, it") > n * 0.9, "why", text[-3000:])
+        for what in ("its head is damaged", "its state is damaged", "its request is damaged", "its tokens are damaged",
+                     "its text is damaged"):
+            check(what in text, what)
+
+
+@test
+def of_another_version():
+    with on_a_bus() as (bus, d, client):
+        want = Reader(client, "text").said()
+        job, = caught(d, lambda: [Reader(client, "text")], 10)
+        os.pwrite(d.kept[d.journals()[-1]], b"\x02", 8)
+        follow(d, client)
+        check(len(job.said()) < len(want), "its pipe ends")
+        check("it is of version 2; this daemon reads version 1" in d.log(), "it is said", d.log()[-2000:])
+        equal(client.refused(job.path, JOB, "GetText", "t", 0), "org.freedesktop.DBus.Error.UnknownObject", "the job")
+
+
+@test
+def no_room():
+    """The journal cannot grow, or is not taken: the job is what it was before there were journals. All is told."""
+    with on_a_bus() as (bus, d, client):
+        want = {name: Reader(client, name).said() for name in ("text", "events")}
+        for limit in (LOG_AT + 2000, TEXT_AT + 5, TOKENS_AT + 80):
+            with d.standing() as workers:
+                jobs = {name: Reader(client, name) for name in want}
+                resource.prlimit(d.process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            for name, job in jobs.items():
+                equal(job.said(), want[name], f"{name}, up to {limit} bytes")
+            resource.prlimit(d.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            check("ends with this daemon: " not in d.log(), "no word")
+        check("cannot be kept: File too large; the job ends with this daemon" in d.log(), "it is said")
+    with on_a_bus(store=4) as (bus, d, client):
+        jobs = caught(d, lambda: [Reader(client, "text") for _ in range(4)], 10)
+        equal(len(d.journals()), 2, "no more than the manager keeps")
+        follow(d, client)
+        equal(sum(job.said() == want["text"] for job in jobs), 2, "those that go on")
+        equal(Reader(client, "text").said(), want["text"], "one that ended makes room")
+
+
+@test
+def no_bus_any_more():
+    """Nobody is left who could read: the pipes end."""
+    with on_a_bus() as (bus, d, client):
+        job, = caught(d, lambda: [Reader(client, "text")], 10)
+        d.bus = "none"
+        d.start()
+        job.said()
+        forgotten(d)
+
+
+main()
