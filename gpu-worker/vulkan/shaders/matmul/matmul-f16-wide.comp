@@ -34,6 +34,13 @@ const uint ACTIVATION = TDM_VK_F16_SHAPE_ACTIVATION(SHAPE);
 const uint CHUNK_PIECES = TILES * 64, PIECES = CHUNK_PIECES * AT_ONCE; // of 16 bytes
 const uint ROW_LOADS = (PIECES + THREADS - 1) / THREADS;                // of a thread
 const uint SET = 2 * AT_ONCE;
+#if defined(SUBBLOCK) && !defined(EXPERTS)
+// Of these, rows of one group of tiles are asked for before those of the other are multiplied: found on an H200.
+const bool AHEAD = TILES > 4 && GELU && TYPE == TDM_VK_Q4_K;
+#else
+const bool AHEAD = false;
+#endif
+const uint GROUP = TILES / 2; // tiles
 // Seen after a barrier (record.c), or the fence behind the chain's wait; not coherent, so that the first-level cache
 // has them.
 #ifdef EMULATED
@@ -108,18 +115,15 @@ void main()
         [[unroll]] for (uint i = 0; i < ROW_LOADS; i++) \
                 if (HAS_PIECE(i)) \
                         s_rows[(to) * PIECES + i * THREADS + thread] = x[i];
-#define MULTIPLY(w, scales, high, next_w, next_scales, next_high, c) { \
-        uint next = (c) + AT_ONCE < chunks ? (c) + AT_ONCE : 0; /* past the end: any, not used */ \
-\
-        LOAD_ROWS(next) \
-        LOAD_WEIGHTS(next_w, next_scales, next_high, next) \
-        barrier(); \
+// Half h of the chunks that are there, a tile's rows.
+#define ROWS_AT(h, t) s_rows[slot * PIECES + (h) / 2 * CHUNK_PIECES + (t) * 64 + (h) % 2 * 32 + lane]
+#define MULTIPLY_HALVES(w, scales, high) \
         [[unroll]] for (uint u = 0; u < AT_ONCE; u++) \
                 [[unroll]] for (uint h = 0; h < 2; h++) { \
                         uvec4 rows[TILES]; \
 \
                         [[unroll]] for (uint t = 0; t < TILES; t++) \
-                                rows[t] = s_rows[slot * PIECES + u * CHUNK_PIECES + t * 64 + h * 32 + lane]; \
+                                rows[t] = ROWS_AT(u * 2 + h, t); \
                         [[unroll]] for (uint k = 0; k < 2; k++) { \
                                 UNIT_A a[2]; \
 \
@@ -133,7 +137,45 @@ void main()
                                                 acc[i * TILES + t] = coopMatMulAdd(a[i], b, acc[i * TILES + t]); \
                                 } \
                         } \
-                } \
+                }
+#define MULTIPLY_AHEAD(w, scales, high) { \
+        uvec4 rows[2][GROUP]; \
+        UNIT_A a[4]; \
+\
+        [[unroll]] for (uint t = 0; t < GROUP; t++) \
+                rows[0][t] = ROWS_AT(0, t); \
+        [[unroll]] for (uint g = 0; g < 4 * AT_ONCE; g++) { \
+                const uint h = g / 2, first = g % 2 * GROUP; \
+\
+                if (first == 0) \
+                        [[unroll]] for (uint k = 0; k < 2; k++) \
+                                [[unroll]] for (uint i = 0; i < 2; i++) \
+                                        FRAGMENT(a[k * 2 + i], w, scales, high, h / 2 * 2 + i, (h % 2 * 2 + k)) \
+                if (g + 1 < 4 * AT_ONCE) \
+                        [[unroll]] for (uint t = 0; t < GROUP; t++) \
+                                rows[(g + 1) % 2][t] = ROWS_AT((g + 1) / 2, GROUP - first + t); \
+                [[unroll]] for (uint k = 0; k < 2; k++) \
+                        [[unroll]] for (uint t = 0; t < GROUP; t++) { \
+                                UNIT_B b; \
+                                uint at = first + t; \
+\
+                                ROWS_FRAGMENT(b, rows[g % 2][t][k * 2], rows[g % 2][t][k * 2 + 1]) \
+                                [[unroll]] for (uint i = 0; i < 2; i++) \
+                                        acc[i * TILES + at] = \
+                                                coopMatMulAdd(a[k * 2 + i], b, acc[i * TILES + at]); \
+                        } \
+        } }
+#define MULTIPLY(w, scales, high, next_w, next_scales, next_high, c) { \
+        uint next = (c) + AT_ONCE < chunks ? (c) + AT_ONCE : 0; /* past the end: any, not used */ \
+\
+        LOAD_ROWS(next) \
+        LOAD_WEIGHTS(next_w, next_scales, next_high, next) \
+        barrier(); \
+        if (AHEAD) { \
+                MULTIPLY_AHEAD(w, scales, high) \
+        } else { \
+                MULTIPLY_HALVES(w, scales, high) \
+        } \
         slot ^= 1; \
         PUT_ROWS(slot) }
         LOAD_WEIGHTS(w0, scales0, high0, 0)
