@@ -7,6 +7,10 @@
 #define WIDE_F16_SUBGROUPS_MAX 11u           /* of a workgroup for this many rows: what its registers leave room for */
 #define WIDE_F16_SUBGROUPS_TWO_CHUNKS_MAX 8u /* with which types of engine/weights/subblock.h have two on their way */
 
+#define WIDE_F16_TILES 8u       /* of 8 rows a workgroup, of more than TDM_VK_F16_ROWS_MAX rows */
+#define WIDE_F16_TILES_FEW 6u   /* where that leaves less idle */
+#define WIDE_F16_ROWS_MANY 512u /* of a whole step of a prompt */
+
 #define SHARED_K_ROWS_MAX 256u /* up to here MATMUL_F16 may be faster than MATMUL_F16_WIDE */
 
 #define F16_SHARED_BYTES (48u << 10) /* that a device with such units has for a workgroup: device/gpu.c */
@@ -217,16 +221,57 @@ static bool many_rows_have_two(const struct tdm_vk_matrix *a, uint32_t gelu)
 {
         uint32_t type = TDM_VK_FORM_TYPE(a->type);
 
-        return gelu && (type == TDM_TYPE_Q2_K || type == TDM_TYPE_Q4_K || type == TDM_TYPE_Q5_K);
+        return gelu && (type == TDM_TYPE_Q2_K || type == TDM_TYPE_Q5_K);
 }
 
+/* How many workgroups each multiprocessor has, times 100. */
+static uint64_t groups_of_unit(uint32_t n_panels, uint32_t panels, uint32_t n_rows, uint32_t rows)
+{
+        return (uint64_t)TDM_DIV_UP(n_panels, panels) * TDM_DIV_UP(n_rows, rows) * 100 / TDM_VK_UNITS_AT_ONCE;
+}
+
+/* Nanoseconds of MATMUL_F16_WIDE for a chunk of K. Fitted to an H200's, as what follows. */
+static uint64_t wide_chunk_ns(uint64_t groups, uint32_t tiles)
+{
+        return TDM_MAX(650 + groups, 49 * groups / 10) * (tiles == WIDE_F16_TILES_FEW ? 80 : 100) / 100;
+}
+
+/* The same in units of its own, to compare numbers of tiles. Two workgroups run on a multiprocessor at once. Of more,
+ * the last run alone. */
+static uint64_t wide_tiles_cost(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t panels, uint32_t n_rows,
+                                uint32_t gelu, uint32_t tiles)
+{
+        uint64_t groups = groups_of_unit(n_panels, panels, n_rows, tiles * 8),
+                 cost = groups <= 200 ? wide_chunk_ns(groups, WIDE_F16_TILES) : 543 + 434 * groups / 100;
+
+        return cost * (tiles != WIDE_F16_TILES_FEW                        ? 100 :
+                       gelu && TDM_VK_FORM_TYPE(a->type) == TDM_TYPE_Q4_0 ? 90 :
+                                                                            80);
+}
+
+/* Tiles of 8 rows that a workgroup of MATMUL_F16_WIDE has. Of more rows than SHARED_K_ROWS_MAX all have as many as a
+ * whole step has. */
+static uint32_t wide_tiles(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t panels, uint32_t n_rows,
+                           uint32_t gelu)
+{
+        if (n_rows <= TDM_VK_F16_ROWS_MAX || matrix_is_plain(a)) /* weights of 16 bits leave no registers for more */
+                return 4;
+        if (n_rows > SHARED_K_ROWS_MAX)
+                n_rows = WIDE_F16_ROWS_MANY;
+        return wide_tiles_cost(a, n_panels, panels, n_rows, gelu, WIDE_F16_TILES_FEW) <
+                               wide_tiles_cost(a, n_panels, panels, n_rows, gelu, WIDE_F16_TILES) ?
+                       WIDE_F16_TILES_FEW :
+                       WIDE_F16_TILES;
+}
+
+/* n_panels: with GELU of both matrices. */
 static struct tdm_vk_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, uint32_t gelu)
 {
         /* Registers for two chunks at once: types of 16 bits leave none, those of engine/weights/subblock.h where a
-         * workgroup has few subgroups. Those of 16 bits leave none for eight tiles either. */
+         * workgroup has few subgroups. */
         bool few = n_rows <= TDM_VK_F16_ROWS_MAX;
-        uint32_t tiles = few || matrix_is_plain(a) ? 4 : 8, subgroups = few ? wide_subgroups(n_panels) : 4,
-                 threads = 32 * subgroups;
+        uint32_t subgroups = few ? wide_subgroups(n_panels) : 4, threads = 32 * subgroups,
+                 tiles = wide_tiles(a, n_panels, 2 * subgroups, n_rows, gelu);
         bool two = (few || many_rows_have_two(a, gelu)) && !matrix_is_plain(a) &&
                    (!tdm_subblock_type(TDM_VK_FORM_TYPE(a->type)) || subgroups <= WIDE_F16_SUBGROUPS_TWO_CHUNKS_MAX) &&
                    a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 && TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
@@ -239,23 +284,17 @@ static struct tdm_vk_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_p
                                        .fits = true };
 }
 
-/* How many workgroups of this kernel each multiprocessor has, times 100. */
-static uint64_t groups_of_unit(const struct tdm_vk_kernel *k, uint32_t n_panels, uint32_t n_rows)
-{
-        return (uint64_t)TDM_DIV_UP(n_panels, k->panels) * TDM_DIV_UP(n_rows, k->rows) * 100 / TDM_VK_UNITS_AT_ONCE;
-}
-
 /* Whether MATMUL_F16 is faster for more rows than one workgroup has: its workgroups share K among their subgroups, and
  * one after the other runs on a multiprocessor. A subgroup of MATMUL_F16_WIDE passes all of K, however few workgroups
  * there are, but weights are unpacked for twice as many rows. Nanoseconds, fitted to an H200's. */
 static bool shared_k_is_faster(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows,
                                const struct tdm_vk_kernel *shared_k, const struct tdm_vk_kernel *wide)
 {
-        uint64_t chunks = a->cols / TDM_VK_CHUNK_COLS, groups = groups_of_unit(wide, n_panels, n_rows),
-                 turns = TDM_DIV_UP(groups_of_unit(shared_k, n_panels, n_rows), UINT64_C(100));
+        uint64_t chunks = a->cols / TDM_VK_CHUNK_COLS,
+                 groups = groups_of_unit(n_panels, wide->panels, n_rows, wide->rows),
+                 turns = TDM_DIV_UP(groups_of_unit(n_panels, shared_k->panels, n_rows, shared_k->rows), UINT64_C(100));
 
-        return turns * (6000 + 31 * shared_k->panels * chunks) <
-               3000 + TDM_MAX(650 + groups, 49 * groups / 10) * chunks;
+        return turns * (6000 + 31 * shared_k->panels * chunks) < 3000 + wide_chunk_ns(groups, wide->rows / 8) * chunks;
 }
 
 /* Found on an H200. */

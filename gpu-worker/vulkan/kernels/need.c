@@ -11,7 +11,7 @@
  * the first numbers behind them. */
 static unsigned list_rows(uint32_t most, uint32_t ret[CLASSES_MAX])
 {
-        static const uint32_t firsts[] = { 1, 2, 4, 8, 16, 32, 64 };
+        static const uint32_t firsts[] = { 1, 2, 4, 8, 16, 32, 48, 64 };
         unsigned n = 0;
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(firsts); i++)
@@ -19,7 +19,7 @@ static unsigned list_rows(uint32_t most, uint32_t ret[CLASSES_MAX])
                         ret[n++] = firsts[i];
         if (most > 64)
                 ret[n++] = 65;
-        for (uint32_t rows = 128; rows < most; rows += rows < 512 ? 64 : rows)
+        for (uint32_t rows = 80; rows < most; rows += rows < 256 ? 16 : rows < 512 ? 64 : rows)
                 ret[n++] = rows;
         ret[n++] = most;
         return n;

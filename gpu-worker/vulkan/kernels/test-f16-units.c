@@ -54,7 +54,9 @@ static void need_all(uint32_t type)
         need(TDM_VK_MATMUL_F16, type, TDM_VK_MATMUL_F16_SHAPE(4, 3, 7, 0), 2 * 32, 0);
         need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(4, 2, 0), 64, 0);
         need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, 0), 64, 0);
+        need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(6, 1, 0), 128, 0);
         if (!device->units.emulated) {
+                need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(6, 1, 1), 128, 0);
                 need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, 1), 64, 0);
                 need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 2, 1), 128, 0);
         }
@@ -115,7 +117,7 @@ static void prove_type(uint32_t type)
                 n_kernels++;
         }
         assert_int_equal(n_proven, n_kernels);
-        assert_int_equal(n_kernels, few ? 6 : device->units.emulated ? 17 : 19);
+        assert_int_equal(n_kernels, few ? 6 : device->units.emulated ? 18 : 21);
         tdm_vk_pipelines_forget(device, begin);
 }
 

@@ -2,13 +2,14 @@
  * asks for and that was not compiled then fails the load and not a job. It takes some milliseconds. */
 #include "gpu-worker/vulkan/record/record.h"
 
-#define ROWS_MAX 20u
+#define ROWS_MAX 24u
 
 /* Numbers of rows that are recorded alike with all numbers up to the next one: by their kernels (list_rows() in
  * kernels/need.c), or as one tile. */
 static unsigned list_rows(const struct tdm_vk_model *m, uint32_t ret[ROWS_MAX])
 {
-        static const uint32_t firsts[] = { 1, 2, 3, 5, 9, 17, 33, 65, 97, 129, 161, 193, 225, 257 };
+        static const uint32_t firsts[] = { 1,   2,   3,   5,   9,   17,  33,  49,  65,  81, 97,
+                                           113, 129, 145, 161, 177, 193, 209, 225, 241, 257 };
         unsigned n = 0;
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(firsts); i++)

@@ -198,19 +198,25 @@ static void all_rows_have_kernels(void **state)
 }
 
 /* The rows of a step decide: a matrix with few panels and a long K keeps all of a GPU at work where workgroups share K,
- * up to 256 rows; a prompt has workgroups enough. Sizes of a 27B. */
+ * up to 160 rows; a prompt has workgroups enough. Workgroups of 48 rows are taken where those of 64 leave more of a GPU
+ * idle. Sizes of a 27B. */
 static void kernels_follow_rows(void **state)
 {
         static const struct {
-                uint32_t panels, cols, n_rows;
+                uint32_t panels, cols, gelu, n_rows;
                 enum tdm_vk_shader shader;
+                uint32_t rows; /* of a workgroup */
         } cases[] = {
-                { 336, 21504, 32, TDM_VK_MATMUL_F16 },       { 336, 21504, 33, TDM_VK_MATMUL_F16 },
-                { 336, 21504, 64, TDM_VK_MATMUL_F16 },       { 336, 21504, 128, TDM_VK_MATMUL_F16 },
-                { 336, 21504, 257, TDM_VK_MATMUL_F16_WIDE }, { 336, 21504, 512, TDM_VK_MATMUL_F16_WIDE },
-                { 512, 5376, 64, TDM_VK_MATMUL_F16 },        { 512, 5376, 128, TDM_VK_MATMUL_F16_WIDE },
-                { 336, 4096, 64, TDM_VK_MATMUL_F16 },        { 336, 4096, 256, TDM_VK_MATMUL_F16_WIDE },
-                { 16384, 5376, 64, TDM_VK_MATMUL_F16_WIDE },
+                { 336, 21504, 0, 32, TDM_VK_MATMUL_F16, 32 },       { 336, 21504, 0, 33, TDM_VK_MATMUL_F16, 32 },
+                { 336, 21504, 0, 64, TDM_VK_MATMUL_F16, 32 },       { 336, 21504, 0, 128, TDM_VK_MATMUL_F16, 32 },
+                { 336, 21504, 0, 160, TDM_VK_MATMUL_F16, 32 },      { 336, 21504, 0, 256, TDM_VK_MATMUL_F16_WIDE, 48 },
+                { 336, 21504, 0, 257, TDM_VK_MATMUL_F16_WIDE, 64 }, { 336, 21504, 0, 512, TDM_VK_MATMUL_F16_WIDE, 64 },
+                { 512, 5376, 0, 64, TDM_VK_MATMUL_F16, 32 },        { 512, 5376, 0, 128, TDM_VK_MATMUL_F16_WIDE, 48 },
+                { 512, 5376, 0, 256, TDM_VK_MATMUL_F16_WIDE, 64 },  { 336, 4096, 0, 64, TDM_VK_MATMUL_F16, 32 },
+                { 336, 4096, 0, 256, TDM_VK_MATMUL_F16_WIDE, 48 },  { 2688, 5376, 1, 40, TDM_VK_MATMUL_F16_WIDE, 48 },
+                { 2688, 5376, 1, 64, TDM_VK_MATMUL_F16_WIDE, 64 },  { 2688, 5376, 1, 96, TDM_VK_MATMUL_F16_WIDE, 48 },
+                { 2688, 5376, 1, 128, TDM_VK_MATMUL_F16_WIDE, 64 }, { 2688, 5376, 1, 512, TDM_VK_MATMUL_F16_WIDE, 64 },
+                { 16384, 5376, 0, 64, TDM_VK_MATMUL_F16_WIDE, 64 },
         };
         static struct tdm_vk_device device;
 
@@ -223,9 +229,9 @@ static void kernels_follow_rows(void **state)
                                                  .cols = cases[i].cols,
                                                  .n_panels = cases[i].panels };
                 struct tdm_vk_kernel kernels[TDM_VK_CANDIDATES];
-                unsigned n = tdm_vk_f16_kernels(&device, &a, cases[i].panels, cases[i].n_rows, 0, kernels);
+                unsigned n = tdm_vk_f16_kernels(&device, &a, cases[i].panels, cases[i].n_rows, cases[i].gelu, kernels);
 
-                if (n == 0 || kernels[n - 1].shader != cases[i].shader)
+                if (n == 0 || kernels[n - 1].shader != cases[i].shader || kernels[n - 1].rows != cases[i].rows)
                         fail_msg("%u panels of %u columns, %u rows: another kernel", cases[i].panels, cases[i].cols,
                                  cases[i].n_rows);
         }
