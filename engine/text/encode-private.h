@@ -98,4 +98,11 @@ int tdm_bpe_encode_run(struct tdm_encoder *e, const uint8_t *text, size_t size);
 int tdm_wordpiece_encode_run(struct tdm_encoder *e, const uint8_t *text, size_t size);
 int tdm_unigram_encode_run(struct tdm_encoder *e, const uint8_t *text, size_t size, bool prefix);
 
+/* BOS, a text, EOS once or twice, a text, EOS; each where the file says so. *ret_second: where the second text begins.
+ * The sizes together are at most INT32_MAX. Otherwise as tdm_tokenizer_encode_within(). */
+ssize_t tdm_tokenizer_encode_two(const struct tdm_tokenizer *tokenizer, const char *first, size_t first_size,
+                                 const char *second, size_t second_size, bool ends_twice,
+                                 struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity,
+                                 uint32_t *ret_second);
+
 #endif

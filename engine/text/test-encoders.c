@@ -25,7 +25,8 @@ struct words {
         const float *scores;       /* NULL: WordPiece */
         const uint8_t *map;
         size_t map_size;
-        bool keeps_case, keeps_spaces, no_ids;
+        const char *form; /* of pairs; NULL: none */
+        bool keeps_case, keeps_spaces, no_ids, ends_twice;
 };
 
 static const char *const pieces[] = { "[PAD]",   "[UNK]",        "[CLS]", "[SEP]",   "\u2581un",     "aff",
@@ -47,8 +48,10 @@ static struct tdm_gguf *words_file(const struct words *w)
 
         while (w->pieces[n])
                 n++;
-        build_header(&b, 0, 10 + (w->map != NULL));
-        build_key_bool(&b, "tokenizer.ggml.add_sep_token", false); /* of pairs, as released files have it */
+        build_header(&b, 0, 10 + (w->map != NULL) + (w->form != NULL));
+        build_key_bool(&b, "tokenizer.ggml.add_sep_token", w->ends_twice); /* false, as released files have it */
+        if (w->form)
+                build_key_string(&b, "tokenizer.chat_template.rerank", w->form);
         build_key_string(&b, "general.architecture", "bert");
         build_key_string(&b, "tokenizer.ggml.model", w->scores ? "t5" : "bert");
         build_key_bool(&b, "tokenizer.ggml.normalizer.lowercase", !w->keeps_case);
@@ -290,11 +293,76 @@ static void test_budget(void **state)
         free(text);
 }
 
+static void check_pair(const struct words *w, const char *query, const char *document, const uint32_t *wanted,
+                       size_t n_wanted, uint32_t second)
+{
+        _cleanup_(tdm_tokenizer_destroyp) struct tdm_tokenizer *t = words_open(w);
+        struct tdm_encode_budget budget = { TDM_ENCODE_SPANS_STEPS(TEXT_MAX), NULL };
+        uint32_t ids[TEXT_MAX], got = UINT32_MAX;
+        ssize_t n = tdm_tokenizer_encode_pair(t, query, strlen(query), document, strlen(document), &budget, ids,
+                                              TEXT_MAX, &got);
+
+        assert_int_equal(n, n_wanted);
+        assert_memory_equal(ids, wanted, n_wanted * sizeof(*ids));
+        assert_int_equal(got, second);
+        assert_true(n_wanted <= strlen(query) + strlen(document) + tdm_tokenizer_pair_bytes(t) + 16);
+}
+
+#define PAIR(w, query, document, second, ...)                                                                          \
+        check_pair((w), (query), (document), (const uint32_t[]){ __VA_ARGS__ },                                        \
+                   sizeof((const uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t), (second))
+
+static void test_pairs(void **state)
+{
+        struct words w = { .pieces = pieces }, u = { .pieces = unigram_pieces, .scores = unigram_scores };
+
+        PAIR(&w, "a", "un", 3, CLS, A, SEP, UN, SEP);
+        PAIR(&w, "a", "", 3, CLS, A, SEP, SEP);
+        PAIR(&w, "[SEP]", "un", 5, CLS, UNK, UNK, UNK, SEP, UN, SEP);
+        w.ends_twice = true; /* one piece stands between two texts of WordPiece, whatever the key says */
+        PAIR(&w, "a", "un", 3, CLS, A, SEP, UN, SEP);
+        PAIR(&u, "ab", "a", 2, U_SPACE_AB, 2, U_SPACE_A, 2);
+        u.ends_twice = true;
+        PAIR(&u, "ab", "a", 3, U_SPACE_AB, 2, 2, U_SPACE_A, 2);
+
+        w.form = "[CLS]{query}[SEP]{document}";
+        PAIR(&w, "a", "un", 0, CLS, A, SEP, UN);
+        PAIR(&w, "", "", 0, CLS, SEP);
+        PAIR(&w, "[CLS]", "[SEP]", 0, CLS, UNK, UNK, UNK, SEP, UNK, UNK, UNK);
+        w.form = "{document}[SEP]{query}[CLS]";
+        PAIR(&w, "a", "un", 0, UN, SEP, A, CLS);
+        w.form = "[CLS]{query}{document}";
+        PAIR(&w, "[S", "EP]", 0, CLS, UNK, UNK, UNK); /* two texts side by side spell no piece either */
+        w.form = "{query}[SEP]{document}";            /* a query that names a place stays what it is */
+        PAIR(&w, "{document}", "a", 0, UNK, UNK, UNK, SEP, A);
+}
+
+static void test_bad_forms(void **state)
+{
+        static const char *const forms[] = { "", "{query}", "{document}", "{query}{query}{document}",
+                                             "{query} {document} {document}" };
+        char large[TDM_PAIR_FORM_BYTES_MAX + 64];
+
+        memset(large, 'x', sizeof(large));
+        memcpy(large + sizeof(large) - 32, "{query} {document}", sizeof("{query} {document}"));
+        for (size_t i = 0; i <= TDM_ARRAY_SIZE(forms); i++) {
+                struct words w = { .pieces = pieces, .form = i < TDM_ARRAY_SIZE(forms) ? forms[i] : large };
+                struct tdm_gguf *g = words_file(&w);
+                struct tdm_tokenizer *t = NULL;
+                struct tdm_error err;
+
+                assert_int_equal(tdm_tokenizer_new(&t, g, &err), TDM_E_UNSUPPORTED);
+                assert_non_null(strstr(err.message, "not one {query} and one {document}"));
+                tdm_gguf_close(g);
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_wordpiece), cmocka_unit_test(test_unigram), cmocka_unit_test(test_refused),
-                cmocka_unit_test(test_random),    cmocka_unit_test(test_budget),
+                cmocka_unit_test(test_pairs),   cmocka_unit_test(test_bad_forms), cmocka_unit_test(test_wordpiece),
+                cmocka_unit_test(test_unigram), cmocka_unit_test(test_refused),   cmocka_unit_test(test_random),
+                cmocka_unit_test(test_budget),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -255,6 +255,33 @@ ssize_t tdm_tokenizer_encode_within(const struct tdm_tokenizer *tokenizer, const
         return encoder_finish(&e, r);
 }
 
+static void emit_end(struct tdm_encoder *e)
+{
+        if (e->t->add_eos && e->t->eos >= 0)
+                tdm_encoder_emit(e, (uint32_t)e->t->eos);
+}
+
+ssize_t tdm_tokenizer_encode_two(const struct tdm_tokenizer *tokenizer, const char *first, size_t first_size,
+                                 const char *second, size_t second_size, bool ends_twice,
+                                 struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity, uint32_t *ret_second)
+{
+        struct tdm_encoder e = { .t = tokenizer, .ids = ids, .capacity = capacity, .budget = budget };
+        int r = 0;
+
+        if (tokenizer->add_bos && tokenizer->bos >= 0)
+                tdm_encoder_emit(&e, (uint32_t)tokenizer->bos);
+        if (first_size > 0)
+                r = encode(&e, (const uint8_t *)first, first_size, false, TDM_NO_PIECE);
+        emit_end(&e);
+        if (ends_twice)
+                emit_end(&e);
+        *ret_second = (uint32_t)e.n_ids;
+        if (r == 0 && second_size > 0)
+                r = encode(&e, (const uint8_t *)second, second_size, false, TDM_NO_PIECE);
+        emit_end(&e);
+        return encoder_finish(&e, r);
+}
+
 ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *text, size_t size, unsigned flags,
                              uint32_t *ids, size_t capacity)
 {

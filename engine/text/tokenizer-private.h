@@ -92,6 +92,15 @@ struct tdm_unigram {
         uint32_t map_bytes, n_units;
         uint32_t texts; /* where they begin in the map */
 };
+/* How a query and a document are put together. Of the form, [0, ends[0]) is before the first of them, and so on. */
+struct tdm_pair_form {
+        char *text; /* [ends[2]]; NULL: the file has none */
+        size_t ends[3];
+        bool query_is_second;
+        bool ends_twice; /* without a form: the end of the query stands twice, as RoBERTa's kinds have it */
+};
+#define TDM_PAIR_FORM_BYTES_MAX 65536u /* a real one has 400 */
+
 #define TDM_UNIGRAM_PIECE_MAX 256u /* bytes; real ones have up to 64 */
 
 struct tdm_tokenizer {
@@ -123,6 +132,7 @@ struct tdm_tokenizer {
         struct tdm_merges merges;                    /* of kinds that have them */
         struct tdm_wordpiece wordpiece;              /* TDM_TOKENIZER_WORDPIECE */
         struct tdm_unigram unigram;                  /* TDM_TOKENIZER_UNIGRAM */
+        struct tdm_pair_form pair;
 
         uint64_t *prints; /* tokenizer-compare.c: [n_pieces / 1024]; NULL where there are none */
 
@@ -175,6 +185,9 @@ int tdm_wordpiece_read(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct
 /* Behind the table of pieces. */
 int tdm_unigram_build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err);
 void tdm_unigram_deinit(struct tdm_unigram *u);
+
+/* pair.c; behind the reading of the usual keys */
+int tdm_pair_read(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err);
 
 int tdm_specials_build(struct tdm_tokenizer *t, struct tdm_error *err);
 void tdm_specials_deinit(struct tdm_specials *s);

@@ -543,11 +543,7 @@ static int tokenizer_build(struct tdm_tokenizer *t, const struct tdm_gguf *g, st
                 t->add_bos = true;
         if (!has_scores(t))
                 t->add_space_prefix = false;
-        r = build_table(t, err);
-        if (r)
-                return r;
-        r = find_bytes(t, err);
-        if (r)
+        if ((r = tdm_pair_read(t, g, err)) || (r = build_table(t, err)) || (r = find_bytes(t, err)))
                 return r;
         if ((has_merges(t) && (r = tdm_bpe_build(t, g, err))) ||
             (t->kind == TDM_TOKENIZER_UNIGRAM && (r = tdm_unigram_build(t, g, err))))
@@ -610,6 +606,7 @@ void tdm_tokenizer_destroy(struct tdm_tokenizer *t)
         free(t->slots);
         free(t->merges.slots);
         free(t->merges.ids);
+        free(t->pair.text);
         tdm_specials_deinit(&t->specials);
         tdm_unigram_deinit(&t->unigram);
         free(t);

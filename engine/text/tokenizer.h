@@ -83,6 +83,16 @@ ssize_t tdm_tokenizer_encode_spans(const struct tdm_tokenizer *tokenizer, const 
                                    const struct tdm_text_span *spans, size_t n_spans, struct tdm_encode_budget *budget,
                                    uint32_t *ids, size_t capacity);
 
+/* A query and a document as one text, as a reranker reads them: as the file's own form says (`tokenizer.chat_template
+ * .rerank`, in which {query} and {document} stand for them), or else each between the pieces around a text. Control
+ * pieces are not recognised in either. *ret_second: where the document begins, which BERT's kinds mark by another type;
+ * 0: they do not. Otherwise as tdm_tokenizer_encode_within(). */
+ssize_t tdm_tokenizer_encode_pair(const struct tdm_tokenizer *tokenizer, const char *query, size_t query_size,
+                                  const char *document, size_t document_size, struct tdm_encode_budget *budget,
+                                  uint32_t *ids, size_t capacity, uint32_t *ret_second);
+/* How many bytes the form adds to a pair at most. */
+size_t tdm_tokenizer_pair_bytes(const struct tdm_tokenizer *tokenizer);
+
 /* The bytes of one token as they stand in running text (U+2581 is a space; byte pieces are their byte; control pieces
  * are empty unless special). Returns the size; data is valid as long as the tokenizer. */
 size_t tdm_tokenizer_piece(const struct tdm_tokenizer *tokenizer, uint32_t id, bool special, const char **ret_data);
