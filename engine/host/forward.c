@@ -77,7 +77,7 @@ static void embed_row(const struct pass *pass, uint32_t row, unsigned thread)
         for (uint32_t i = 0; i < model->hp.d_model; i++)
                 h[i] *= model->recipe.embed_scale;
         if (model->embedding.types)
-                embedding_add(model->embedding.types, model->hp.d_model, h);
+                embedding_add(tdm_host_row_type(model, pass->step, row), model->hp.d_model, h);
         if (model->embedding.positions)
                 embedding_add(model->embedding.positions + (size_t)pass->step->rows[row].position * model->hp.d_model,
                               model->hp.d_model, h);

@@ -131,7 +131,7 @@ struct tdm_host_sampler {
 struct tdm_host_embedding {
         const struct tdm_weights_tensor *tokens;
         const float *positions;   /* [n_ctx][d_model] */
-        const float *types;       /* [n_token_types][d_model], of which the first is used */
+        const float *types;       /* [n_token_types][d_model], of which the first two are used */
         const float *norm, *bias; /* [d_model] */
 };
 
@@ -183,6 +183,16 @@ struct tdm_host_model {
         size_t scratch_bytes;
         _Atomic uint64_t n_saturated;
 };
+
+/* The embedding of a row's type: documents of pairs are of the second one, where the model has it. */
+static inline const float *tdm_host_row_type(const struct tdm_host_model *model, const struct tdm_step *step,
+                                             uint32_t row)
+{
+        const struct tdm_step_seq *seq = &step->seqs[step->rows[row].seq];
+        bool is_second = seq->second_from > 0 && row - seq->first_row >= seq->second_from;
+
+        return model->embedding.types + (is_second && model->recipe.n_token_types > 1 ? model->hp.d_model : 0);
+}
 
 /* Each runs one block on all rows of the step. hidden [n_rows][residual_width], in place; head and sample only read
  * it. */

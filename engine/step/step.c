@@ -242,6 +242,9 @@ static int check_rows(const struct tdm_step *step, const struct tdm_steps_limits
                         return REFUSE(err, "sequence %u has rows %u to %llu, wanted from %u and below %u", s,
                                       seq->first_row, (unsigned long long)seq->first_row + seq->n_rows, row,
                                       step->head.n_rows);
+                if (seq->second_from >= seq->n_rows)
+                        return REFUSE(err, "sequence %u has a second type from row %u on, and only %u rows", s,
+                                      seq->second_from, seq->n_rows);
                 first = step->rows[row].position;
                 for (uint32_t i = 0; i < seq->n_rows; i++, row++) {
                         const struct tdm_step_row *r = &step->rows[row];

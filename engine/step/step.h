@@ -27,7 +27,7 @@
 #include "engine/sampling/sampler.h"
 
 #define TDM_STEPS_MAGIC UINT32_C(0x50545354) /* "TSTP" */
-#define TDM_STEPS_ABI 9u
+#define TDM_STEPS_ABI 10u
 #define TDM_STEP_SLOTS 4u
 #define TDM_MAX_STEP_ROWS 4096u
 #define TDM_MAX_STEP_SEQS 256u
@@ -78,6 +78,7 @@ struct tdm_step_seq {
         /* A burst ends early behind its k-th token if the doubts of all k, by their classes, are more than most_doubt
          * [k - 1] together. All 0: it does not. */
         uint8_t doubts[TDM_CERTAINTIES], most_doubt[TDM_MAX_BURST];
+        uint32_t second_from; /* its rows from this one on are of the second type of tokens; 0: none is */
 };
 
 /* One row whose logits are wanted: sampled, and/or scored against a target. */

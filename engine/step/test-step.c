@@ -143,6 +143,7 @@ static const struct lie {
         { "shared table", SEQ, 1, offsetof(struct tdm_step_seq, table), 4 },
         { "first row", SEQ, 1, offsetof(struct tdm_step_seq, first_row), 19 },
         { "first row at the end of numbers", SEQ, 1, offsetof(struct tdm_step_seq, first_row), UINT32_MAX },
+        { "second type behind its rows", SEQ, 1, offsetof(struct tdm_step_seq, second_from), UINT32_MAX },
         { "sequence without rows", SEQ, 1, offsetof(struct tdm_step_seq, n_rows), 0 },
         { "sequence of all rows", SEQ, 2, offsetof(struct tdm_step_seq, n_rows), UINT32_MAX },
         { "fewer pictures", HEAD, 0, offsetof(struct tdm_step_head, n_pictures), 1 },
