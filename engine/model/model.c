@@ -24,6 +24,7 @@ static const struct {
 };
 
 #define MORE_PIECES_MAX 1024u /* 256 in a released file */
+#define POOLING_RANK 4u       /* in files; a recipe has labels */
 
 /* A file's string for a message: printable, of bounded length. */
 const char *tdm_quote(struct tdm_gguf_string s, char buffer[static 64])
@@ -130,10 +131,72 @@ static int get_vocab(const struct tdm_gguf *g, const struct tdm_architecture *a,
         return 0;
 }
 
-/* A file with a pooling is one of vectors, whatever its architecture. */
-static int get_pooling(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_recipe *recipe,
+static const struct tdm_gguf_tensor *find_kind(const struct tdm_gguf *g, enum tdm_tensor_kind kind)
+{
+        char name[TDM_TENSOR_NAME_MAX];
+
+        tdm_tensor_name(kind, 0, name);
+        return tdm_gguf_find_tensor(g, name);
+}
+
+/* Which of a head's two numbers is the one of "yes"; -1: they are called otherwise. */
+static int find_yes(const struct tdm_gguf *g, const struct tdm_architecture *a)
+{
+        struct tdm_gguf_string labels[2];
+        char key[96];
+
+        snprintf(key, sizeof(key), "%s.classifier.output_labels", a->name);
+        for (uint64_t i = 0; i < 2; i++)
+                if (tdm_gguf_get_array_string(g, key, i, &labels[i]) < 0)
+                        return -1;
+        for (int yes = 0; yes < 2; yes++)
+                if (tdm_string_is(labels[yes], "yes") && tdm_string_is(labels[!yes], "no"))
+                        return yes;
+        return -1;
+}
+
+/* A reranker's head. It reads the first row of a text, or the last one where rows do not see those behind them. */
+static int get_labels(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_model_description *d,
+                      struct tdm_error *err)
+{
+        const struct tdm_gguf_tensor *head = find_kind(g, TDM_TENSOR_LABELS);
+        struct tdm_recipe *recipe = &d->recipe;
+        struct tdm_gguf_string form;
+        int yes = 0;
+
+        if (!head)
+                return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                     "its pooling is a reranker's (key %s.pooling_type), and its head is not there: "
+                                     "tensor cls.output.weight is missing",
+                                     a->name);
+        if (head->dims[1] == 2)
+                yes = find_yes(g, a);
+        if (head->dims[1] < 1 || head->dims[1] > 2 || yes < 0)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "its head tells %" PRIu64
+                                     " classes apart, only rerankers' heads are supported: of one number, or of "
+                                     "\"yes\" and \"no\" (key %s.classifier.output_labels)",
+                                     head->dims[1], a->name);
+        if (!recipe->is_bidirectional && tdm_gguf_get_string(g, "tokenizer.chat_template.rerank", &form) < 0)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "the key tokenizer.chat_template.rerank is missing, which says how a query and a "
+                                     "document are put together");
+        recipe->pooling = recipe->is_bidirectional ? TDM_POOLING_FIRST : TDM_POOLING_LAST;
+        recipe->n_labels = (uint32_t)head->dims[1];
+        recipe->label = (uint32_t)yes;
+        recipe->has_label_dense = find_kind(g, TDM_TENSOR_LABEL_DENSE) != NULL;
+        if (recipe->is_bidirectional && !recipe->has_label_dense)
+                tdm_note_add(&d->notes, "its head has no tensor cls.weight, since converters leave the pooler of BERT "
+                                        "out; scores are then not those of its makers");
+        return 0;
+}
+
+/* A file with a pooling is one of vectors, whatever its architecture. Converters write no pooling for rerankers of
+ * BERT's kind, which have a head. */
+static int get_pooling(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_model_description *d,
                        struct tdm_error *err)
 {
+        struct tdm_recipe *recipe = &d->recipe;
         uint32_t pooling = TDM_POOLING_NONE;
         char name[TDM_TENSOR_NAME_MAX];
         const struct tdm_gguf_tensor *pair;
@@ -141,11 +204,14 @@ static int get_pooling(const struct tdm_gguf *g, const struct tdm_architecture *
 
         if (r)
                 return r;
+        if (pooling == POOLING_RANK ||
+            (pooling == TDM_POOLING_NONE && recipe->is_bidirectional && find_kind(g, TDM_TENSOR_LABELS)))
+                return get_labels(g, a, d, err);
         if (pooling > TDM_POOLING_LAST)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "its pooling is of type %u%s, only mean (1), first (2) and last (3) are supported "
-                                     "(key %s.pooling_type)",
-                                     pooling, pooling == 4 ? ", a reranker's" : "", a->name);
+                                     "its pooling is of type %u, only mean (1), first (2), last (3) and a reranker's "
+                                     "(4) are supported (key %s.pooling_type)",
+                                     pooling, a->name);
         if (pooling == TDM_POOLING_NONE && recipe->is_bidirectional)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s.pooling_type is missing", a->name);
         recipe->pooling = pooling;
@@ -170,7 +236,7 @@ static int get_recipe(const struct tdm_gguf *g, const struct tdm_architecture *a
 
         if ((r = tdm_keys_read_sizes(g, a, hp, err)) || (r = a->begin(g, hp, recipe, err)) ||
             (r = tdm_keys_read_recipe(g, a, hp, recipe, err)) || (a->end && (r = a->end(g, hp, recipe, err))) ||
-            (r = tdm_refuse_unfollowed(g, a, hp, recipe, err)) || (r = get_pooling(g, a, recipe, err)) ||
+            (r = tdm_refuse_unfollowed(g, a, hp, recipe, err)) || (r = get_pooling(g, a, d, err)) ||
             (r = get_vocab(g, a, recipe, hp, err)))
                 return r;
         tdm_hparams_take_largest(hp);

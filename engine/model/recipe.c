@@ -239,6 +239,19 @@ static int check_centered(const struct tdm_recipe *recipe, const struct tdm_hpar
         return fits ? 0 : bad(err, "norms that take the mean off where none is known to");
 }
 
+static int check_labels(const struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        bool has_row = recipe->pooling == TDM_POOLING_FIRST || recipe->pooling == TDM_POOLING_LAST;
+
+        if (recipe->n_labels > 2 || recipe->has_label_dense > 1 || recipe->label >= TDM_MAX(recipe->n_labels, 1u))
+                return bad(err, "labels of an impossible number");
+        if (recipe->n_labels == 0 && recipe->has_label_dense)
+                return bad(err, "a matrix before a head without labels");
+        if (recipe->n_labels > 0 && (!has_row || recipe->dense_width))
+                return bad(err, "labels of what is no single row");
+        return 0;
+}
+
 /* Encoders of BERT's kind: what goes together. */
 static int check_encoder(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
 {
@@ -280,7 +293,7 @@ int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *
                 return bad(err, "more kinds of RoPE than there may be");
         if ((r = tdm_keys_check_recipe(recipe, hp, err)) || (r = check_residual(recipe, hp, err)) ||
             (r = check_pooling(recipe, hp, err)) || (r = check_centered(recipe, hp, err)) ||
-            (r = check_encoder(recipe, hp, err)))
+            (r = check_labels(recipe, err)) || (r = check_encoder(recipe, hp, err)))
                 return r;
         for (uint32_t i = 0; i < TDM_MAX_ROPES; i++) {
                 if (i < recipe->n_ropes && (r = check_rope(&recipe->ropes[i], err)))

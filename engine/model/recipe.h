@@ -48,9 +48,15 @@
  * The head: logit_scale Woutput RMS(x), soft-capped. A model with a pooling has none: RMS(x) of a text's rows is made
  * one vector v, then v = Wdense3 (Wdense2 v) where there is such a pair, then v is brought to the length 1.
  *
+ * A model with labels makes of v how well a document answers a query, and no vector. With z of n_labels numbers:
+ *
+ *   v = tanh(Wcls v + b), where has_label_dense; z = Wclsout v (+ b); the score is z where there is one label, and
+ *   softmax(z) of `label` where there are two
+ *
  * With TDM_NORMS_OF_SUMS, LN(x) = (x - mean(x)) / sqrt(variance(x) + norm_eps) times a gain, plus a bias:
  *
- *   x0 = LN(token's row + position's row + the first type's row)
+ *   x0 = LN(token's row + position's row + the type's row); a token is of the first type, and of the second one in the
+ *   document of a pair
  *   x = LN(x + Wo o)                            TDM_NORM_ATTN_AFTER
  *   x = LN(x + Wdown gelu(Wup x))               TDM_NORM_FFN_AFTER, with TDM_FFN_GELU
  *
@@ -248,20 +254,23 @@ struct tdm_recipe {
         uint32_t per_layer_width;  /* of a token's own input to each layer; 0: none */
         uint32_t pooling;          /* enum tdm_pooling */
         uint32_t dense_width;      /* of what is between the two matrices behind the pooling; 0: there are none */
+        uint32_t n_labels;         /* numbers of a reranker's head: 1 or 2; 0: it makes vectors, or text */
+        uint32_t label;            /* which of two is the one of a document that answers; else 0 */
+        uint32_t has_label_dense;  /* a matrix and tanh before the head */
         uint32_t is_bidirectional; /* attention: rows see those behind them too; only with a pooling */
         uint32_t norm_kind;        /* enum tdm_norm_kind */
         uint32_t ffn;              /* enum tdm_ffn; without a gate the layers' activation is TDM_ACTIVATION_GELU_TANH */
         uint32_t has_positions;    /* rows of an embedding of positions are added to those of the tokens */
-        uint32_t n_token_types; /* rows of an embedding of types, the first of which is added too; 0: there is none */
+        uint32_t n_token_types;    /* rows of an embedding of types, one of which is added too; 0: there is none */
         uint32_t n_ropes;
         struct tdm_rope_recipe ropes[TDM_MAX_ROPES];    /* all zero from n_ropes on */
         struct tdm_layer_recipe layers[TDM_MAX_LAYERS]; /* all zero from n_layers on */
 };
 
 /* Goes up with every change of what a recipe's bytes mean: it is part of TDM_WEIGHTS_ABI. */
-#define TDM_RECIPE_LAYOUT 8u
+#define TDM_RECIPE_LAYOUT 9u
 static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 112 &&
-                      sizeof(struct tdm_recipe) == 108 + 48 * TDM_MAX_ROPES + 112 * TDM_MAX_LAYERS,
+                      sizeof(struct tdm_recipe) == 120 + 48 * TDM_MAX_ROPES + 112 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Numbers that a row carries from block to block: its streams; behind them, where the residual is not plain, what lies

@@ -35,7 +35,8 @@ enum dim {
         DELTA_SIZE,
         QUERIES,
         CTX,
-        TYPES
+        TYPES,
+        LABELS
 };
 
 enum { GLOBAL = false, LAYER = true };
@@ -52,13 +53,13 @@ static const struct kind {
         uint8_t role;       /* enum tdm_tensor_role */
         uint8_t rows, cols; /* enum dim */
         bool is_optional;
-        uint32_t norm;     /* there is one where the layer's recipe has this norm; 0: in every layer */
-        uint32_t bias;     /* the same of enum tdm_bias; its name ends in ".bias" */
-        uint8_t ffn;       /* enum ffn: which layers have it */
-        uint8_t parts;     /* enum dim: matrices below each other, of which rows and cols are each one's */
-        bool is_scale;     /* its name ends in ".scale" */
-        uint8_t mixer;     /* enum mixer: which layers have it */
-        bool is_norm_bias; /* its name ends in ".bias" */
+        uint32_t norm;    /* there is one where the layer's recipe has this norm; 0: in every layer */
+        uint32_t bias;    /* the same of enum tdm_bias; its name ends in ".bias" */
+        uint8_t ffn;      /* enum ffn: which layers have it */
+        uint8_t parts;    /* enum dim: matrices below each other, of which rows and cols are each one's */
+        bool is_scale;    /* its name ends in ".scale" */
+        uint8_t mixer;    /* enum mixer: which layers have it */
+        bool is_own_bias; /* its name ends in ".bias", and no layer's recipe tells of it */
 } kinds[TDM_N_TENSOR_KINDS] = {
         [TDM_TENSOR_TOKEN_EMBD] = { "token_embd", GLOBAL, MATRIX, VOCAB, MODEL, NEEDED, 0 },
         [TDM_TENSOR_OUTPUT] = { "output", GLOBAL, MATRIX, VOCAB, MODEL, MAYBE, 0 },
@@ -134,12 +135,15 @@ static const struct kind {
         [TDM_TENSOR_POSITION_EMBD] = { "position_embd", GLOBAL, VECTOR, CTX, MODEL, NEEDED, 0 },
         [TDM_TENSOR_TOKEN_TYPES] = { "token_types", GLOBAL, VECTOR, TYPES, MODEL, NEEDED, 0 },
         [TDM_TENSOR_EMBD_NORM] = { "token_embd_norm", GLOBAL, VECTOR, ONE, MODEL, NEEDED, 0 },
-        [TDM_TENSOR_EMBD_NORM_BIAS] = { "token_embd_norm", GLOBAL, VECTOR, ONE, MODEL, NEEDED, 0,
-                                        .is_norm_bias = true },
+        [TDM_TENSOR_EMBD_NORM_BIAS] = { "token_embd_norm", GLOBAL, VECTOR, ONE, MODEL, NEEDED, 0, .is_own_bias = true },
         [TDM_TENSOR_POST_ATTN_NORM_BIAS] = { "attn_output_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_ATTN_AFTER,
-                                             .is_norm_bias = true },
+                                             .is_own_bias = true },
         [TDM_TENSOR_POST_FFW_NORM_BIAS] = { "layer_output_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, TDM_NORM_FFN_AFTER,
-                                            .is_norm_bias = true },
+                                            .is_own_bias = true },
+        [TDM_TENSOR_LABEL_DENSE] = { "cls", GLOBAL, MATRIX, MODEL, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_LABEL_DENSE_BIAS] = { "cls", GLOBAL, VECTOR, ONE, MODEL, MAYBE, 0, .is_own_bias = true },
+        [TDM_TENSOR_LABELS] = { "cls.output", GLOBAL, MATRIX, LABELS, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_LABELS_BIAS] = { "cls.output", GLOBAL, VECTOR, ONE, LABELS, MAYBE, 0, .is_own_bias = true },
         [TDM_TENSOR_SHORT_CONV_OUT] = { "shortconv.out_proj", LAYER, MATRIX, MODEL, MODEL, NEEDED, 0,
                                         .mixer = OF_SHORT_CONV },
         [TDM_TENSOR_GATE_SHEXP] = { "ffn_gate_shexp", LAYER, MATRIX, SHARED, MODEL, NEEDED, 0, 0, OF_EXPERTS },
@@ -265,6 +269,8 @@ static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hpara
                 return hp->n_ctx;
         case TYPES:
                 return recipe->n_token_types;
+        case LABELS:
+                return recipe->n_labels;
         }
         abort();
 }
@@ -281,9 +287,9 @@ uint32_t tdm_tensor_n(enum tdm_tensor_kind kind, const struct tdm_hparams *hp)
 
 void tdm_tensor_name(enum tdm_tensor_kind kind, uint32_t layer, char ret[static TDM_TENSOR_NAME_MAX])
 {
-        const char *ending = kinds[kind].bias || kinds[kind].is_norm_bias ? "bias" :
-                             kinds[kind].is_scale                         ? "scale" :
-                                                                            "weight";
+        const char *ending = kinds[kind].bias || kinds[kind].is_own_bias ? "bias" :
+                             kinds[kind].is_scale                        ? "scale" :
+                                                                           "weight";
 
         if (kinds[kind].per_layer)
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s.%s", layer, kinds[kind].name, ending);
@@ -434,6 +440,12 @@ static bool tensor_is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe 
         case TDM_TENSOR_DENSE_2:
         case TDM_TENSOR_DENSE_3:
                 return recipe->dense_width > 0;
+        case TDM_TENSOR_LABEL_DENSE:
+        case TDM_TENSOR_LABEL_DENSE_BIAS:
+                return recipe->has_label_dense;
+        case TDM_TENSOR_LABELS:
+        case TDM_TENSOR_LABELS_BIAS:
+                return recipe->n_labels > 0;
         case TDM_TENSOR_ROPE_FREQS:
                 return divided_rope(recipe)->has_divisors != TDM_DIVISORS_NONE;
         case TDM_TENSOR_ROPE_LONG:

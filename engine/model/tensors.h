@@ -92,6 +92,10 @@ enum tdm_tensor_kind {
         TDM_TENSOR_UP_SHEXP,
         TDM_TENSOR_DOWN_SHEXP,  /* [d_model][d_shared] */
         TDM_TENSOR_SHARED_GATE, /* [1][d_model] */
+        TDM_TENSOR_LABEL_DENSE, /* [d_model][d_model] */
+        TDM_TENSOR_LABEL_DENSE_BIAS,
+        TDM_TENSOR_LABELS, /* [n_labels][d_model] */
+        TDM_TENSOR_LABELS_BIAS,
         TDM_N_TENSOR_KINDS
 };
 

@@ -39,9 +39,23 @@ static int setup(void **state)
 
 static void hostile_numbers(void **state)
 {
+        struct tdm_recipe reranker = good;
+
+        reranker.pooling = TDM_POOLING_LAST;
+        reranker.n_labels = 2;
+        reranker.label = 1;
+        assert_int_equal(tdm_recipe_check(&reranker, &hp, NULL), 0);
         REFUSED(r.architecture[0] = 0);
         REFUSED(memset(r.architecture, 'x', sizeof(r.architecture)));
         REFUSED(r.norm_eps = 0);
+        REFUSED(r.n_labels = 1);
+        REFUSED((r.pooling = TDM_POOLING_MEAN, r.n_labels = 1));
+        REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 3));
+        REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 1, r.label = 1));
+        REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 2, r.label = UINT32_MAX));
+        REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 1, r.has_label_dense = 2));
+        REFUSED((r.pooling = TDM_POOLING_LAST, r.has_label_dense = 1));
+        REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 1, r.dense_width = 32));
         REFUSED(r.norm_eps = NAN);
         REFUSED(r.embed_scale = INFINITY);
         REFUSED(r.embed_scale = 0);
