@@ -336,7 +336,7 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
                 break;
         }
         if (job->embedding && result->reason <= TANDEM_REASON_LENGTH && !job->vector) {
-                lib_protocol_error(job->tandem, "an embed job ended without a vector");
+                lib_protocol_error(job->tandem, "a job ended without its vector or score");
                 return;
         }
         if (job->scoring && result->reason <= TANDEM_REASON_LENGTH) {
@@ -411,6 +411,14 @@ void tandem_score_options_init_sized(struct tandem_score_options *options, size_
 void tandem_embed_options_init_sized(struct tandem_embed_options *options, size_t size)
 {
         struct tandem_embed_options full = { .struct_size = size, .text_size = SIZE_MAX };
+
+        memset(options, 0, size);
+        memcpy(options, &full, TDM_MIN(size, sizeof(full)));
+}
+
+void tandem_rerank_options_init_sized(struct tandem_rerank_options *options, size_t size)
+{
+        struct tandem_rerank_options full = { .struct_size = size, .query_size = SIZE_MAX, .document_size = SIZE_MAX };
 
         memset(options, 0, size);
         memcpy(options, &full, TDM_MIN(size, sizeof(full)));
@@ -577,6 +585,35 @@ int tandem_embed(struct tandem *t, const struct tandem_embed_options *given, con
         embed.deadline_ms = o.deadline_ms;
         request.kind_case = TANDEM__REQUEST__KIND_EMBED;
         request.embed = &embed;
+        return job_send(t, &job, &request, fd, ret, err);
+}
+
+int tandem_rerank(struct tandem *t, const struct tandem_rerank_options *given, const struct tandem_callbacks *callbacks,
+                  void *userdata, struct tandem_job **ret, struct tandem_error *err)
+{
+        struct tandem_rerank_options o;
+        _cleanup_(job_unrefp) struct tandem_job *job = NULL;
+        _cleanup_(closep) int fd = -1;
+        Tandem__Request request = TANDEM__REQUEST__INIT;
+        Tandem__Rerank rerank = TANDEM__RERANK__INIT;
+        Tandem__ModelRef ref;
+        int code;
+
+        tandem_rerank_options_init(&o);
+        memcpy(&o, given, TDM_MIN(given->struct_size, sizeof(o)));
+        if (!o.query || !o.document)
+                return lib_error(err, TANDEM_E_BAD_REQUEST, "there is no %s", o.query ? "document" : "query");
+        code = job_open(t, callbacks, userdata, o.model, &job, &ref, &fd, err);
+        if (code != TANDEM_OK)
+                return code;
+        job->embedding = true;
+        rerank.model = &ref;
+        rerank.query = lib_bytes(o.query, o.query_size);
+        rerank.document = lib_bytes(o.document, o.document_size);
+        rerank.priority = (Tandem__Priority)o.priority;
+        rerank.deadline_ms = o.deadline_ms;
+        request.kind_case = TANDEM__REQUEST__KIND_RERANK;
+        request.rerank = &rerank;
         return job_send(t, &job, &request, fd, ret, err);
 }
 

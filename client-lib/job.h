@@ -40,8 +40,8 @@ struct tandem_job {
         unsigned refs;         /* the user's handle, the open request, and each callback that runs */
         bool released;         /* the handle is gone: no callbacks */
         bool done;
-        bool scoring, embedding;
-        float *vector; /* [n_vector] */
+        bool scoring, embedding; /* embedding: a vector comes, or a score in the place of one */
+        float *vector;           /* [n_vector] */
         size_t n_vector;
         bool cancel_wanted, cancel_sent;
         uint64_t id;

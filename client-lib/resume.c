@@ -97,6 +97,8 @@ static int job_send_again(struct tandem_job *job, struct tandem_error *err)
                 lessen_deadline(job, &request->generate->deadline_ms);
         else if (request->kind_case == TANDEM__REQUEST__KIND_EMBED)
                 lessen_deadline(job, &request->embed->deadline_ms);
+        else if (request->kind_case == TANDEM__REQUEST__KIND_RERANK)
+                lessen_deadline(job, &request->rerank->deadline_ms);
         job_forget(job);
         if (n_brought(job) > 0)
                 code = job_send_drawn(job, request, err);

@@ -322,6 +322,17 @@ struct tandem_embed_options {
         uint32_t deadline_ms; /* as of a job that generates; 0: never */
 };
 
+struct tandem_rerank_options {
+        size_t struct_size;
+        const char *model;
+        const char *query;    /* control pieces are not recognised; not empty */
+        size_t query_size;    /* SIZE_MAX (as set by _init): up to the NUL */
+        const char *document; /* the same; may be empty */
+        size_t document_size;
+        enum tandem_priority priority;
+        uint32_t deadline_ms; /* as of a job that generates; 0: never */
+};
+
 struct tandem_accepted {
         uint64_t job; /* the daemon's number, as in tandem_list_jobs() */
         uint32_t prompt_tokens;
@@ -408,6 +419,7 @@ struct tandem_callbacks {
 TANDEM_API void tandem_generate_options_init_sized(struct tandem_generate_options *options, size_t size);
 TANDEM_API void tandem_score_options_init_sized(struct tandem_score_options *options, size_t size);
 TANDEM_API void tandem_embed_options_init_sized(struct tandem_embed_options *options, size_t size);
+TANDEM_API void tandem_rerank_options_init_sized(struct tandem_rerank_options *options, size_t size);
 TANDEM_API void tandem_callbacks_init_sized(struct tandem_callbacks *callbacks, size_t size);
 
 /* Fills in the defaults that stand beside the fields, and a random seed. */
@@ -424,6 +436,11 @@ static inline void tandem_score_options_init(struct tandem_score_options *option
 static inline void tandem_embed_options_init(struct tandem_embed_options *options)
 {
         tandem_embed_options_init_sized(options, sizeof(*options));
+}
+
+static inline void tandem_rerank_options_init(struct tandem_rerank_options *options)
+{
+        tandem_rerank_options_init_sized(options, sizeof(*options));
 }
 
 static inline void tandem_callbacks_init(struct tandem_callbacks *callbacks)
@@ -444,6 +461,12 @@ TANDEM_API int tandem_score(struct tandem *tandem, const struct tandem_score_opt
 TANDEM_API int tandem_embed(struct tandem *tandem, const struct tandem_embed_options *options,
                             const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                             struct tandem_error *err);
+
+/* How well one document answers a query, by a reranker. Start a job for each document at once: they share steps, and
+ * each gets the bits that it would get alone. */
+TANDEM_API int tandem_rerank(struct tandem *tandem, const struct tandem_rerank_options *options,
+                             const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
+                             struct tandem_error *err);
 
 /* [blocking] Until the job is done (TANDEM_OK, however it ended), or TANDEM_E_TIMEOUT. timeout_ms -1: without limit. */
 TANDEM_API int tandem_wait(struct tandem_job *job, int timeout_ms);
@@ -475,8 +498,9 @@ struct tandem_scores {
         const float *top_logprobs; /* [n][top] */
 };
 
-/* What tandem_embed() made: [*ret_n], of length 1. NULL unless the job is done without an error. Lives as long as the
- * job. */
+/* What tandem_embed() made: [*ret_n], of length 1. Of tandem_rerank(): one number, the score, which is larger the
+ * better the document answers. It is what the model's head gives: a logit of any size, or a probability where the head
+ * tells "yes" from "no". NULL unless the job is done without an error. Lives as long as the job. */
 TANDEM_API const float *tandem_job_vector(const struct tandem_job *job, size_t *ret_n);
 /* NULL unless the job is a score job that is done without an error. Lives as long as the job. */
 TANDEM_API const struct tandem_scores *tandem_job_scores(const struct tandem_job *job);
@@ -577,8 +601,8 @@ struct tandem_model {
         uint32_t kv_pages_full_idle, kv_pages_window_idle;
         double progress;         /* of loading, 0 to 1 */
         uint64_t resident_bytes; /* of its segments, as they stand in memory now */
-        /* words with spaces between: "completion", "tools", "embedding"; "" until the file's head was read, and from an
-         * older daemon */
+        /* words with spaces between: "completion", "tools", "embedding", "rerank"; "" until the file's head was
+         * read, and from an older daemon */
         const char *capabilities;
         uint64_t modified_s; /* when the file was last written, in seconds since 1970; 0 from an older daemon */
         uint64_t expires_s;  /* when it leaves unless it is used, in seconds since 1970; 0: not by itself */

@@ -110,6 +110,8 @@ static const char *shown_path(const struct tdm_status_source *source, const stru
 
 static const char *capabilities(const struct tdm_model *model, const struct tdm_model_metadata *metadata)
 {
+        if (tdm_model_recipe(model)->n_labels > 0)
+                return "rerank";
         if (tdm_model_recipe(model)->pooling != TDM_POOLING_NONE)
                 return "embedding";
         if (tdm_chat_thoughts_of(metadata->chat) != TDM_CHAT_THOUGHTS_NONE)

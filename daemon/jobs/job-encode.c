@@ -27,14 +27,23 @@ static int choose_thinking(enum tdm_thinking wanted, const struct tdm_chat *chat
 /* Ids of the prompt; n, which may be more than there is room for, or an error of the tokenizer. */
 static ssize_t encode_text(const struct tdm_job *job, const char *text, size_t size,
                            const struct tdm_tokenizer *tokenizer, struct tdm_encode_budget *budget, uint32_t *ids,
-                           size_t capacity)
+                           size_t capacity, uint32_t *ret_second)
 {
+        const struct tdm_job_prompt *p = &job->prompt;
         unsigned flags = job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL :
                          job->kind == TDM_JOB_EMBED    ? TDM_TOKENIZE_EOS :
                                                          0;
 
+        if (job->kind == TDM_JOB_RERANK)
+                return tdm_tokenizer_encode_pair(tokenizer, p->text, p->query_size, p->text + p->query_size,
+                                                 p->text_size - p->query_size, budget, ids, capacity, ret_second);
         budget->steps = TDM_ENCODE_STEPS(size);
         return tdm_tokenizer_encode_within(tokenizer, text, size, TDM_TOKENIZE_BOS | flags, budget, ids, capacity);
+}
+
+const char *tdm_job_prompt_name(const struct tdm_job *job)
+{
+        return job->kind == TDM_JOB_RERANK ? "the query with its document" : "the prompt";
 }
 
 static int check_size(size_t size, const char *what, const struct tdm_hparams *hp, struct tdm_error *err)
@@ -75,7 +84,7 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
         ssize_t n;
         int r;
 
-        r = check_size(job->prompt.text_size, "the prompt", hp, err);
+        r = check_size(job->prompt.text_size, tdm_job_prompt_name(job), hp, err);
         if (r == 0 && job->prompt.is_chat)
                 r = render(job, chat, hp, &prompt, err);
         else if (r == 0 && job->prompt.pictures.n > 0)
@@ -83,6 +92,8 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
                                             &prompt.text, &prompt.size);
         if (r != 0)
                 return r < 0 ? tdm_error_set(err, r, "cannot hold the prompt: %s", strerror(-r)) : r;
+        if (job->kind == TDM_JOB_RERANK)
+                prompt.size += tdm_tokenizer_pair_bytes(tokenizer);
         capacity = TDM_MIN(prompt.size + 16, (size_t)hp->n_ctx + 1);
         ids = malloc(capacity * sizeof(*ids));
         if (!ids)
@@ -90,12 +101,12 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
         budget.steps = TDM_ENCODE_SPANS_STEPS(prompt.size);
         n = job->prompt.is_chat ? tdm_chat_encode(chat, &prompt, &budget, ids, capacity) :
                                   encode_text(job, prompt.text ? prompt.text : job->prompt.text, prompt.size, tokenizer,
-                                              &budget, ids, capacity);
+                                              &budget, ids, capacity, &ret->second_from);
         if (n < 0)
                 return tdm_error_set(err, (int)n, "cannot tokenize the prompt: %s", strerror((int)-n));
         if ((uint64_t)n > hp->n_ctx)
-                return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %zd tokens; the model's context is %u", n,
-                                     hp->n_ctx);
+                return tdm_error_set(err, TDM_E_TOO_LONG, "%s has %zd tokens; the model's context is %u",
+                                     tdm_job_prompt_name(job), n, hp->n_ctx);
         if (job->prompt.pictures.n > 0)
                 r = tdm_picture_files_find(&job->prompt.pictures, tdm_chat_tokenizer(chat), ids, (uint32_t)n,
                                            ret->places, err);

@@ -3,8 +3,6 @@
  * logged. */
 #include "daemon/jobs/job.h"
 
-#include <math.h>
-
 static const char *const state_names[] = {
         [TDM_JOB_QUEUED] = "queued", [TDM_JOB_LOADING] = "loading",       [TDM_JOB_PREFILL] = "prefill",
         [TDM_JOB_DECODE] = "decode", [TDM_JOB_RECOVERING] = "recovering", [TDM_JOB_DONE] = "done",
@@ -60,6 +58,22 @@ static int copy_text(struct tdm_job *job, const char *text, size_t size)
                 memcpy(job->prompt.text, text, size);
         job->prompt.text[size] = '\0';
         job->prompt.text_size = size;
+        job->prompt.is_text = true;
+        return 0;
+}
+
+/* A query, then the document. All came in one frame, so the sizes cannot overflow. */
+static int copy_pair(struct tdm_job *job, const struct tdm_job_params *p)
+{
+        job->prompt.text = malloc(p->query_size + p->text_size + 1);
+        if (!job->prompt.text)
+                return -ENOMEM;
+        memcpy(job->prompt.text, p->query, p->query_size);
+        if (p->text_size > 0)
+                memcpy(job->prompt.text + p->query_size, p->text, p->text_size);
+        job->prompt.query_size = p->query_size;
+        job->prompt.text_size = p->query_size + p->text_size;
+        job->prompt.text[job->prompt.text_size] = '\0';
         job->prompt.is_text = true;
         return 0;
 }
@@ -181,8 +195,10 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
         if ((p->n_ids > 0) + (p->n_messages > 0) + (p->text_size > 0) > 1)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "the prompt is given more than once (as text, as messages, as ids)");
-        if (p->kind != TDM_JOB_EMBED && p->n_ids == 0 && p->n_messages == 0 && p->text_size == 0 &&
-            p->n_picture_files == 0)
+        if (p->kind == TDM_JOB_RERANK && p->query_size == 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the query is empty; give at least one character");
+        if (p->kind != TDM_JOB_EMBED && p->kind != TDM_JOB_RERANK && p->n_ids == 0 && p->n_messages == 0 &&
+            p->text_size == 0 && p->n_picture_files == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the prompt is empty; give at least one character");
         if (p->n_messages > TDM_MAX_CHAT_MESSAGES)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu messages; at most %u are taken", p->n_messages,
@@ -273,6 +289,8 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 r = copy_ids(job, p->ids, p->n_ids);
         else if (p->n_messages > 0)
                 r = copy_messages(job, p->messages, p->n_messages, o->chat_variables);
+        else if (p->kind == TDM_JOB_RERANK)
+                r = copy_pair(job, p);
         else
                 r = copy_text(job, p->text, p->text_size);
         if (r == 0 && o->logit_bias)
@@ -406,6 +424,7 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                         tdm_job_pictures_take(&job->pictures, steal_ptr(&job->prompt.from_text.pictures),
                                               job->prompt.from_text.n_pictures, job->prompt.from_text.picture_width,
                                               steal_ptr(&job->prompt.from_text.picture_rows));
+                job->second_from = job->prompt.from_text.second_from;
                 drop_text(job);
         }
         if (job->n_ids == 0)
@@ -569,57 +588,6 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
         } else if (job->generated >= job->max_tokens)
                 tdm_job_finish(job, TDM_JOB_END_LENGTH, NULL);
         return true;
-}
-
-bool tdm_job_take_vector(struct tdm_job *job, const float *vector, uint32_t width, uint64_t now_ns)
-{
-        uint32_t n = job->request.dimensions ? TDM_MIN(job->request.dimensions, width) : width;
-        _cleanup_(freep) float *own = malloc(n * sizeof(*own));
-        double sum = 0;
-
-        for (uint32_t i = 0; i < width; i++)
-                if (!isfinite(vector[i]))
-                        return false;
-        job->stats.first_token_ns = job->stats.last_token_ns = now_ns;
-        if (!own) {
-                struct tdm_error err;
-
-                tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory for the job's vector");
-                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
-                return true;
-        }
-        memcpy(own, vector, n * sizeof(*own));
-        for (uint32_t i = 0; i < n && n < width; i++)
-                sum += (double)own[i] * (double)own[i];
-        for (uint32_t i = 0; i < n && sum > 0; i++)
-                own[i] = (float)((double)own[i] / sqrt(sum));
-        job->vector = steal_ptr(&own);
-        job->n_vector = n;
-        tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
-        return true;
-}
-
-int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *recipe, const struct tdm_hparams *hp,
-                        uint32_t max_rows, struct tdm_error *err)
-{
-        if (job->kind != TDM_JOB_EMBED && recipe->pooling != TDM_POOLING_NONE)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "the model makes vectors of texts and no text; `tandem embed` asks for them");
-        if (job->kind != TDM_JOB_EMBED)
-                return 0;
-        if (recipe->pooling == TDM_POOLING_NONE)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "the model makes text and no vectors: its file names no pooling; take an "
-                                     "embedding model");
-        if (tdm_recipe_is_whole(recipe) && job->n_ids > max_rows)
-                return tdm_error_set(err, TDM_E_TOO_LONG,
-                                     "the text has %u tokens; this model takes a text as a whole, of at most %u",
-                                     job->n_ids, max_rows);
-        if (job->request.dimensions > hp->d_model)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "dimensions: %u were asked for, the model's vectors have %u",
-                                     job->request.dimensions, hp->d_model);
-        return 0;
 }
 
 /* The text that is still held is sent with the end, unless a stop string came before it. */

@@ -22,7 +22,7 @@
 #define TDM_PROMPT_BYTES_PER_TOKEN 64u /* a text with more bytes than this for each position cannot fit */
 #define TDM_IMPLICIT_MAX_TOKENS 4096u  /* max_tokens 0 means the rest of the context, but at most these many */
 
-enum tdm_job_kind { TDM_JOB_GENERATE, TDM_JOB_SCORE, TDM_JOB_EMBED };
+enum tdm_job_kind { TDM_JOB_GENERATE, TDM_JOB_SCORE, TDM_JOB_EMBED, TDM_JOB_RERANK };
 enum tdm_job_priority { TDM_JOB_INTERACTIVE, TDM_JOB_BACKGROUND };
 enum tdm_job_state {
         TDM_JOB_QUEUED,
@@ -84,7 +84,8 @@ struct tdm_job_encoded {
         struct tdm_job_picture *pictures; /* [n_pictures] */
         uint32_t n_pictures, picture_width;
         float *picture_rows;
-        int r; /* 0, or why it did not work */
+        uint32_t second_from; /* of a pair, as of a job */
+        int r;                /* 0, or why it did not work */
         struct tdm_error error;
 };
 
@@ -130,6 +131,8 @@ struct tdm_job_params {
         /* Files of pictures that stand in text or messages, of a generate job. Copied. */
         const struct tdm_picture_file *picture_files;
         size_t n_picture_files;
+        const char *query; /* of a rerank job, whose text is the document; it may be empty. Copied. */
+        size_t query_size;
         struct tdm_job_options options; /* checked by tdm_job_new() */
         uint32_t n_top;                 /* of a score job: alternatives for each position, at most TDM_MAX_TOP */
         uint32_t dimensions;            /* of an embed job: numbers of the vector; 0: all that the model has */
@@ -156,6 +159,7 @@ struct tdm_job_request {
 struct tdm_job_prompt {
         char *text;
         size_t text_size;
+        size_t query_size;                 /* of a rerank job: that much of the text is the query */
         struct tdm_chat_message *messages; /* texts lie in text */
         size_t n_messages;
         struct tdm_chat_call *calls; /* of all messages */
@@ -242,10 +246,11 @@ struct tdm_job {
         uint32_t n_ids, ids_capacity;
         uint32_t prompt_tokens;
         struct tdm_job_pictures pictures;
-        uint32_t max_tokens; /* asked for; after prepare: the limit */
+        uint32_t second_from; /* of a pair: where the document begins, if its tokens are of another type; else 0 */
+        uint32_t max_tokens;  /* asked for; after prepare: the limit */
         uint32_t generated;
         struct tdm_job_text text;
-        float *vector; /* [n_vector], of an embed job that ended without an error */
+        float *vector; /* [n_vector], of an embed job that ended without an error; of a rerank job the score */
         uint32_t n_vector;
 
         enum tdm_job_state state;
@@ -272,6 +277,14 @@ void tdm_job_unrefp(struct tdm_job **job);
 static inline uint32_t tdm_job_thinking_tokens(const struct tdm_job *job)
 {
         return job->text.turn ? tdm_turn_thinking_tokens(job->text.turn) : job->earlier_thinking_tokens;
+}
+
+/* "the prompt", or what a rerank job has in its place; for messages. */
+const char *tdm_job_prompt_name(const struct tdm_job *job);
+/* Its result is a vector, or a score in the place of one. */
+static inline bool tdm_job_wants_vector(const struct tdm_job *job)
+{
+        return job->kind == TDM_JOB_EMBED || job->kind == TDM_JOB_RERANK;
 }
 
 static inline bool tdm_job_has_grammar(const struct tdm_job *job)
@@ -307,8 +320,8 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
  * room until 1 + TDM_MAX_GUESSES more tokens were taken); false when it sees nothing (an end token). Sets finished. */
 bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns,
                         struct tdm_job_token *ret_token);
-/* Takes a text's vector of length 1: its first numbers, made that long again where not all are wanted. False: it has a
- * number that is none, and nothing happened. */
+/* Takes a text's vector of length 1: its first numbers, made that long again where not all are wanted. Of a rerank job
+ * the first number is the score. False: it has a number that is none, and nothing happened. */
 bool tdm_job_take_vector(struct tdm_job *job, const float *vector, uint32_t width, uint64_t now_ns);
 /* Whether a model with this recipe does what the job asks; max_rows: of a step. The pictures of a job are another
  * matter: what a step may have of them is checked by the scheduler. TDM_E_UNSUPPORTED, TDM_E_TOO_LONG,

@@ -37,7 +37,7 @@ static int take_vector(struct tdm_scheduler *s, const struct lane *lane, uint32_
         _cleanup_(freep) float *copy = NULL;
         const float *from;
 
-        if (fs->seq->job->kind != TDM_JOB_EMBED || fs->n_logits == 0 || fs->seq->job->finished)
+        if (!tdm_job_wants_vector(fs->seq->job) || fs->n_logits == 0 || fs->seq->job->finished)
                 return 0;
         from = tdm_steps_vectors(
                        (struct tdm_result *)(model->results->base + (uint64_t)slot * model->layout.results_slot_bytes),
@@ -212,7 +212,7 @@ static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t
         struct tdm_job *job = q->job;
         struct emit e = { .job = job };
 
-        if (job->kind == TDM_JOB_EMBED)
+        if (tdm_job_wants_vector(job))
                 return; /* it has its vector */
         if (job->kind == TDM_JOB_SCORE) {
                 e.kind = EMIT_SCORES;

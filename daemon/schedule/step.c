@@ -261,6 +261,14 @@ static void add_logits(struct build *b, const struct sequence *q, uint32_t row, 
         b->rows[row].logits = b->flight->n_logits++;
 }
 
+/* Types of tokens belong to models that read a text as a whole. */
+static uint32_t second_from(const struct build *b, const struct sequence *q, uint32_t first, uint32_t n)
+{
+        bool is_whole = first == 0 && tdm_recipe_is_whole(tdm_model_recipe(b->lane->model));
+
+        return is_whole && q->job->second_from < n ? q->job->second_from : 0;
+}
+
 /* n_guesses: of the n rows, the last. n_burst: tokens to draw behind these rows' one. */
 static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32_t n_guesses, uint32_t n_burst)
 {
@@ -273,7 +281,8 @@ static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32
                                                     .first_row = b->n_rows,
                                                     .n_rows = n,
                                                     .n_burst = n_burst,
-                                                    .state = tdm_sequence_give_state(b->lane, q, n) };
+                                                    .state = tdm_sequence_give_state(b->lane, q, n),
+                                                    .second_from = second_from(b, q, first, n) };
         if (n_burst > 0) {
                 const struct tdm_draft_plan *d = &q->owner->draft.plan;
 

@@ -127,6 +127,10 @@ void request_free(struct request *request);
 #define REQUEST_NO_LOADS "tandemd is shutting down and loads no models"
 void request_model_changed(struct request *request); /* may free it */
 
+/* vector.c: the job of a request, which is checked */
+int vector_take_embed(struct client *c, const Tandem__Embed *embed, struct tdm_job **ret, struct tdm_error *err);
+int vector_take_rerank(struct client *c, const Tandem__Rerank *rerank, struct tdm_job **ret, struct tdm_error *err);
+
 /* render.c */
 /* The prompt of a job that is no scheduler's. end frees the request once it has been answered. -ENOMEM. */
 int render_new(struct rendering **ret, struct request *request, struct tdm_job *job,

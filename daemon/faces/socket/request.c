@@ -322,22 +322,19 @@ static int handle_score(struct client *c, uint32_t id, const Tandem__Score *scor
 static int handle_embed(struct client *c, uint32_t id, const Tandem__Embed *embed, const int *fds, unsigned n_fds,
                         struct tdm_error *err)
 {
-        struct tdm_job_params p = {
-                .kind = TDM_JOB_EMBED,
-                .identity = c->identity,
-                .account = c->account,
-                .text = (const char *)embed->text.data,
-                .text_size = embed->text.len,
-                .dimensions = embed->dimensions,
-        };
         struct tdm_job *job;
-        int r;
+        int r = vector_take_embed(c, embed, &job, err);
 
-        p.options.deadline_ms = embed->deadline_ms;
-        p.options.priority =
-                embed->priority == TANDEM__PRIORITY__PRIORITY_BACKGROUND ? TDM_JOB_BACKGROUND : TDM_JOB_INTERACTIVE;
-        r = tdm_job_new(&job, &p, err);
         return r != 0 ? r : start_job(c, id, job, embed->model, fds, n_fds, err);
+}
+
+static int handle_rerank(struct client *c, uint32_t id, const Tandem__Rerank *rerank, const int *fds, unsigned n_fds,
+                         struct tdm_error *err)
+{
+        struct tdm_job *job;
+        int r = vector_take_rerank(c, rerank, &job, err);
+
+        return r != 0 ? r : start_job(c, id, job, rerank->model, fds, n_fds, err);
 }
 
 static int handle_cancel(struct client *c, uint32_t id, const Tandem__Cancel *cancel, struct tdm_error *err)
@@ -744,6 +741,8 @@ static int request_begin_job(struct client *c, const Tandem__Request *request, c
                 r = handle_generate(c, id, request->generate, fds, n_fds, err);
         else if (request->kind_case == TANDEM__REQUEST__KIND_SCORE)
                 r = handle_score(c, id, request->score, fds, n_fds, err);
+        else if (request->kind_case == TANDEM__REQUEST__KIND_RERANK)
+                r = handle_rerank(c, id, request->rerank, fds, n_fds, err);
         else
                 r = handle_embed(c, id, request->embed, fds, n_fds, err);
         return r != 0 ? r : note_reattaches(c, request);
@@ -760,6 +759,7 @@ int request_dispatch(struct client *c, const Tandem__Request *request, const int
         case TANDEM__REQUEST__KIND_GENERATE:
         case TANDEM__REQUEST__KIND_SCORE:
         case TANDEM__REQUEST__KIND_EMBED:
+        case TANDEM__REQUEST__KIND_RERANK:
                 return request_begin_job(c, request, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_RENDER:
                 return handle_render(c, id, request->render, fds, n_fds, err);
