@@ -1,5 +1,5 @@
-/* Embed: texts as vectors, in one call. Each text is a job; the call is answered when all have ended. A caller that
- * leaves ends its jobs. */
+/* Embed: texts as vectors, in one call. Rerank: how well texts answer a query. Each text is a job; the call is answered
+ * when all have ended. A caller that leaves ends its jobs. */
 #include "daemon/faces/dbus/private.h"
 
 #define MAX_TEXTS 64u /* of a call, which begins a job for each at once */
@@ -10,7 +10,9 @@ struct bus_embed {
         struct bus_peer *peer;
         DBusMessage *call;
         struct tdm_model *model;
-        bool starting; /* not all of its jobs are begun */
+        const char *query;   /* of Rerank; lies in the call. NULL: vectors are wanted */
+        uint32_t dimensions; /* of the vectors */
+        bool starting;       /* not all of its jobs are begun */
         struct tdm_error err;
         int failed; /* 0: none of its jobs has */
         unsigned n_jobs, n_done;
@@ -56,12 +58,14 @@ static void answer(struct bus_embed *e)
                 return;
         }
         bus_writer_init(&w, bus_reply_new(e->call));
-        bus_open(&w, DBUS_TYPE_ARRAY, "ad");
+        bus_open(&w, DBUS_TYPE_ARRAY, e->query ? "d" : "ad");
         for (unsigned i = 0; i < e->n_jobs; i++) {
-                bus_open(&w, DBUS_TYPE_ARRAY, "d");
+                if (!e->query)
+                        bus_open(&w, DBUS_TYPE_ARRAY, "d");
                 for (uint32_t k = 0; k < e->jobs[i]->n_vector; k++)
                         bus_write_double(&w, (double)e->jobs[i]->vector[k]);
-                bus_close(&w);
+                if (!e->query)
+                        bus_close(&w);
         }
         bus_close(&w);
         bus_reply_finish(bus, e->call, &w);
@@ -96,16 +100,18 @@ static const struct tdm_job_events events = {
         .done = on_embed_done,
 };
 
-static int start_text(struct bus_embed *e, const char *text, uint32_t dimensions, struct tdm_error *err)
+static int start_text(struct bus_embed *e, const char *text, struct tdm_error *err)
 {
         struct bus_peer *peer = e->peer;
         struct tdm_job_params params = {
-                .kind = TDM_JOB_EMBED,
+                .kind = e->query ? TDM_JOB_RERANK : TDM_JOB_EMBED,
                 .identity = peer->uid,
                 .account = peer->account,
                 .text = text,
                 .text_size = strlen(text),
-                .dimensions = dimensions,
+                .query = e->query,
+                .query_size = e->query ? strlen(e->query) : 0,
+                .dimensions = e->dimensions,
         };
         _cleanup_(tdm_job_unrefp) struct tdm_job *job = NULL;
         int r = tdm_job_new(&job, &params, err);
@@ -119,7 +125,7 @@ static int start_text(struct bus_embed *e, const char *text, uint32_t dimensions
         return r;
 }
 
-static int start_texts(struct bus_embed *e, DBusMessageIter *texts, uint32_t dimensions, struct tdm_error *err)
+static int start_texts(struct bus_embed *e, DBusMessageIter *texts, struct tdm_error *err)
 {
         DBusMessageIter at;
         int r = 0;
@@ -131,29 +137,34 @@ static int start_texts(struct bus_embed *e, DBusMessageIter *texts, uint32_t dim
                 if (e->n_jobs == MAX_TEXTS)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "more than %u texts in one call", MAX_TEXTS);
                 dbus_message_iter_get_basic(&at, &text);
-                r = start_text(e, text, dimensions, err);
+                r = start_text(e, text, err);
         }
         if (r == 0 && e->n_jobs == 0)
                 r = tdm_error_set(err, TDM_E_BAD_REQUEST, "there are no texts");
         return r;
 }
 
-void bus_embed_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args)
+void bus_embed_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, bool reranks)
 {
-        DBusMessageIter texts = *args;
+        DBusMessageIter texts;
         struct bus_embed *e = NULL;
-        const char *name = NULL;
+        const char *name = NULL, *query = NULL;
         struct tdm_error err = { 0 };
         uint32_t dimensions = 0;
         unsigned n = 0;
         int r;
 
+        if (reranks) {
+                dbus_message_iter_get_basic(args, &query);
+                dbus_message_iter_next(args);
+        }
+        texts = *args;
         dbus_message_iter_next(args);
-        r = bus_read_embed(args, &name, &dimensions, &err);
+        r = bus_read_embed(args, &name, reranks ? NULL : &dimensions, &err);
         for (const struct tdm_list *at = peer->embeds.next; at != &peer->embeds; at = at->next)
                 n++;
         if (r == 0 && n >= MAX_CALLS)
-                r = tdm_error_set(&err, TDM_E_QUOTA, "%u calls of this caller wait for vectors already", n);
+                r = tdm_error_set(&err, TDM_E_QUOTA, "%u calls of this caller wait for vectors or scores already", n);
         if (r == 0 && peer->bus->draining)
                 r = tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down and takes no jobs; call again");
         if (r == 0) {
@@ -171,9 +182,11 @@ void bus_embed_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter
         }
         e->peer = peer;
         e->call = dbus_message_ref(message);
+        e->query = query;
+        e->dimensions = dimensions;
         e->starting = true;
         tdm_list_append(&peer->embeds, &e->node);
-        r = start_texts(e, &texts, dimensions, &err);
+        r = start_texts(e, &texts, &err);
         e->starting = false;
         if (r != 0 && e->failed == 0) {
                 e->failed = r;

@@ -169,7 +169,12 @@ static void chat(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *a
 
 static void embed(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
 {
-        bus_embed_call(peer, message, args);
+        bus_embed_call(peer, message, args, false);
+}
+
+static void rerank(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
+{
+        bus_embed_call(peer, message, args, true);
 }
 
 static void restart_worker(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
@@ -263,6 +268,7 @@ static const struct bus_method methods[] = {
         { "Generate", "sa{sv}", BUS_GENERATE, generate },
         { "Chat", "a(ss)a{sv}", BUS_GENERATE, chat },
         { "Embed", "asa{sv}", BUS_GENERATE, embed },
+        { "Rerank", "sasa{sv}", BUS_GENERATE, rerank },
         { "ListModels", "a{sv}", BUS_ANYBODY, list_models },
         { "LoadModel", "sa{sv}", BUS_MANAGE_MODELS, load_model },
         { "UnloadModel", "sa{sv}", BUS_MANAGE_MODELS, unload_model },

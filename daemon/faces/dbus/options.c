@@ -586,6 +586,7 @@ int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct 
 int bus_read_embed(DBusMessageIter *options, const char **ret_model, uint32_t *ret_dimensions, struct tdm_error *err)
 {
         static const char *const known[] = { "model", "dimensions" };
+        const size_t n_known = ret_dimensions ? 2 : 1;
         DBusMessageIter entries, value;
         const char *name;
         uint64_t seen = 0, n = 0;
@@ -595,9 +596,9 @@ int bus_read_embed(DBusMessageIter *options, const char **ret_model, uint32_t *r
         while (r == 0 && next_entry(&entries, &name, &value)) {
                 size_t i = 0;
 
-                while (i < TDM_ARRAY_SIZE(known) && strcmp(name, known[i]) != 0)
+                while (i < n_known && strcmp(name, known[i]) != 0)
                         i++;
-                if (i == TDM_ARRAY_SIZE(known))
+                if (i == n_known)
                         return unknown(name, err);
                 r = take_once(name, i, &seen, err);
                 if (r == 0 && i == 0) {
@@ -607,7 +608,8 @@ int bus_read_embed(DBusMessageIter *options, const char **ret_model, uint32_t *r
                 } else if (r == 0 && (!get_whole(&value, &n) || n < 1 || n > 65536))
                         return bad_type(err, name, "a whole number from 1 to 65536");
         }
-        *ret_dimensions = (uint32_t)n;
+        if (ret_dimensions)
+                *ret_dimensions = (uint32_t)n;
         return r;
 }
 
