@@ -54,6 +54,7 @@ static const struct {
         { "ask", "generate", " (with --chat)" },
         { "kill", "cancel", "" },
         { "embeddings", "embed", "" },
+        { "rank", "rerank", "" },
         { "version", "--version", "" },
 };
 

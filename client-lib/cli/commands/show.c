@@ -36,7 +36,10 @@ struct shown {
         struct tensor_set types[MAX_SETS], ignored[MAX_SETS];
         size_t n_types, n_ignored;
         bool runs;
-        bool makes_vectors; /* of texts, each read in one piece; no tokens are drawn */
+        bool makes_text;
+        bool makes_vectors; /* of texts, each read in one piece */
+        bool ranks;         /* documents by a query, the same */
+        bool lacks_pooler;  /* a reranker's matrix before its head, which converters leave out */
         bool lacks_pair;    /* the matrices behind the pooling, which converters leave out unless told otherwise */
         struct tdm_hparams hparams;
         struct tdm_recommended recommended;
@@ -255,7 +258,10 @@ static void examine_model(struct shown *s, const struct tdm_gguf *gguf)
         s->runs = tdm_model_describe(gguf, &d, &s->refusal) == 0;
         if (s->runs) {
                 s->hparams = d.hparams;
-                s->makes_vectors = d.recipe.pooling != TDM_POOLING_NONE;
+                s->makes_text = d.recipe.pooling == TDM_POOLING_NONE;
+                s->ranks = d.recipe.n_labels > 0;
+                s->lacks_pooler = s->ranks && d.recipe.is_bidirectional && !d.recipe.has_label_dense;
+                s->makes_vectors = !s->makes_text && !s->ranks;
                 s->lacks_pair = strcmp(s->architecture, "gemma-embedding") == 0 && d.recipe.dense_width == 0;
                 count_cache(s);
         }
@@ -374,7 +380,7 @@ static void print_fit(const struct shown *s)
         else
                 out_printf("%-14syes, with a context of %" PRIu64 " tokens (%s of %s are available)\n", "fits here",
                            context, human_bytes(m->available_bytes), human_bytes(m->total_bytes));
-        if (s->makes_vectors) /* a text's tokens share a reading of the weights, so memory is not the limit */
+        if (!s->makes_text) /* a text's tokens share a reading of the weights, so memory is not the limit */
                 return;
         out_printf("%-14sabout %s tokens/s for one job, as far as memory is the limit: a token reads %s of "
                    "weights, and %u thread%s read %s/s just now. A model that fits the CPU's caches, and a card with "
@@ -462,6 +468,11 @@ static void print_shown(const struct shown *s)
                            s->lacks_pair ? ". The file lacks the tensors dense_2 and dense_3, so its vectors are not "
                                            "those of its makers" :
                                            "");
+        else if (s->ranks)
+                out_printf("%-14sranks of documents (tandem rerank), and no text%s\n", "makes",
+                           s->lacks_pooler ? ". The file lacks the tensor cls.weight, BERT's pooler, so its scores "
+                                             "are not those of its makers" :
+                                             "");
         else
                 print_recommended(&s->recommended);
         print_sets("not used", s->ignored, s->n_ignored);
@@ -533,7 +544,8 @@ static int print_as_json(const struct shown *s)
                 json_field_u64(&b, "bytes_per_token", s->bytes_per_token);
                 json_field_number(&b, "memory_bytes_per_s", s->machine.memory_bytes_per_s);
                 json_field_bool(&b, "makes_vectors", s->makes_vectors);
-                if (!s->makes_vectors)
+                json_field_bool(&b, "ranks_documents", s->ranks);
+                if (s->makes_text)
                         json_field_number(&b, "tokens_per_s", tokens_per_second(s));
         } else {
                 json_field_string(&b, "reason", s->refusal.message);
@@ -609,8 +621,9 @@ const struct command command_show = {
                 "machine's memory, and how many "
                 "tokens per second the memory "
                 "allows: each token reads all weights that it uses, so the speed of memory is the limit for one job, "
-                "unless they fit the CPU's caches. An embedding model reads a text in one piece and has no such "
-                "limit. The memory is measured for a fifth of a second. No daemon is "
+                "unless they fit the CPU's caches. An embedding model or a reranker reads a text in one piece and has "
+                "no "
+                "such limit. The memory is measured for a fifth of a second. No daemon is "
                 "needed.\n"
                 "\n"
                 "The exit status is 1 for a model that Tandem cannot run; the reason is shown.",
