@@ -395,10 +395,36 @@ static size_t prompt_bytes(const struct generation_request *r, unsigned i)
         size_t bytes = p->size + p->n_ids * sizeof(p->ids[0]);
 
         if (r->inputs)
-                return json_string_length(json_array_get(r->inputs, i));
+                return json_string_length(json_array_get(r->inputs, i)) + json_string_length(r->query);
         for (size_t k = 0; k < r->n_messages; k++)
                 bytes += r->messages[k].size;
         return bytes;
+}
+
+/* The vector of a text, or how well it answers the query. */
+static int start_input(struct generation *g, struct choice *c, const struct tandem_callbacks *callbacks,
+                       struct tandem_error *err)
+{
+        const struct generation_request *r = g->request;
+        const json_t *text = json_array_get(r->inputs, c->index);
+        struct tandem_rerank_options k;
+        struct tandem_embed_options e;
+
+        if (r->query) {
+                tandem_rerank_options_init(&k);
+                k.model = r->model;
+                k.query = json_string_value(r->query);
+                k.query_size = json_string_length(r->query);
+                k.document = json_string_value(text);
+                k.document_size = json_string_length(text);
+                return tandem_rerank(g->tandem, &k, callbacks, c, &c->job, err);
+        }
+        tandem_embed_options_init(&e);
+        e.model = r->model;
+        e.text = json_string_value(text);
+        e.text_size = json_string_length(text);
+        e.dimensions = r->dimensions;
+        return tandem_embed(g->tandem, &e, callbacks, c, &c->job, err);
 }
 
 static int start_choice(struct generation *g, unsigned i, struct tandem_error *err)
@@ -415,17 +441,8 @@ static int start_choice(struct generation *g, unsigned i, struct tandem_error *e
                 return err->code;
         }
         generation_listen(&callbacks);
-        if (r->inputs) {
-                const json_t *text = json_array_get(r->inputs, i);
-                struct tandem_embed_options e;
-
-                tandem_embed_options_init(&e);
-                e.model = r->model;
-                e.text = json_string_value(text);
-                e.text_size = json_string_length(text);
-                e.dimensions = r->dimensions;
-                return tandem_embed(g->tandem, &e, &callbacks, c, &c->job, err);
-        }
+        if (r->inputs)
+                return start_input(g, c, &callbacks, err);
         o.model = r->model;
         o.seed += i % r->n; /* else the choices of one prompt would be the same text */
         if (r->name_the_stop) {

@@ -47,6 +47,7 @@ struct generation_request {
         size_t n_prompts;
         json_t *inputs;      /* texts that are to become vectors, in place of prompts; lies in json */
         uint32_t dimensions; /* of the vectors; 0: all */
+        json_t *query;       /* then the texts are documents that are ranked by it; NULL: vectors; lies in json */
         const char *stops[MAX_STOPS];
         size_t n_stops;
         unsigned n;             /* choices for each prompt */

@@ -55,3 +55,18 @@ static const struct param tokenize_rows[] = {
         REFUSED("return_token_strs", NEUTRAL_FALSE, "ids only"),
 };
 TABLE(params_tokenize, "POST /tokenize", "", tokenize_rows);
+
+static const struct param rerank_rows[] = {
+        HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
+        HONOURED("query", PARAM_STRING, 0, 0, "required"),
+        HONOURED("documents", PARAM_ARRAY, 0, 0, "up to 2048 texts, or objects with a `text`"),
+        HONOURED("top_n", PARAM_INTEGER, 0, MAX_TOKENS, "0, all; so many of the best"),
+        HONOURED("return_documents", PARAM_BOOL, 0, 0, "false; true: each result has its `document`"),
+        HONOURED("texts", PARAM_ARRAY, 0, 0, "in place of `documents`: the answer is an array"),
+        HONOURED("return_text", PARAM_BOOL, 0, 0, "with `texts`: false; true: each has its `text`"),
+        HONOURED("raw_scores", PARAM_BOOL, 0, 0, "with `texts`: false; true: what the head gives"),
+        REFUSED("truncate", NEUTRAL_FALSE, "a document is never shortened"),
+        IGNORED("max_tokens_per_doc", "a document is read whole, or refused"),
+        HARMLESS("user", "not needed"),
+};
+TABLE(params_rerank, "POST /v1/rerank, POST /rerank", "", rerank_rows);

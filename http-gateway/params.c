@@ -18,6 +18,7 @@ static const struct param_table *const tables[] = {
         &params_ollama_show,
         &params_tokenize,
         &params_embeddings,
+        &params_rerank,
         &params_ollama_embed,
         &params_stream_options,
         &params_cache_control,

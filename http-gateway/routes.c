@@ -24,6 +24,11 @@ static const struct route routes[] = {
         { "/v1/completions", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_completions },
         { "/v1/responses", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_responses },
         { "/v1/embeddings", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_embeddings },
+        { "/v1/rerank", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_rerank },
+        { "/v2/rerank", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_rerank }, /* Cohere's */
+        { "/rerank", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_rerank },
+        { "/v1/reranking", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_rerank }, /* and the next one: llama-server's */
+        { "/reranking", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_rerank },
 
         { "/v1/messages", "POST", DIALECT_ANTHROPIC, NEEDS_KEY, anthropic_messages },
         { "/v1/messages/count_tokens", "POST", DIALECT_ANTHROPIC, NEEDS_KEY, anthropic_count_tokens },

@@ -27,7 +27,8 @@ static const struct {
               { "/api/embeddings", &ollama_embed_reader },
               { "/api/show", &ollama_show_reader },
               { "/tokenize", &question_tokenize_reader },
-              { "/tandem/generate", &takeover_reader } };
+              { "/tandem/generate", &takeover_reader },
+              { "/v1/rerank", &rerank_reader } };
 
 static void check_failure(const struct failure *f)
 {
