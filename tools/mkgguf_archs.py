@@ -98,6 +98,7 @@ def rope_freqs(head_dim, base, factor, n_ctx):
 CHATS = {
     "qwen3": [("<|im_start|>", 3), ("<|im_end|>", 3), ("<tool_call>", 4), ("</tool_call>", 4), ("<tool_response>", 4),
               ("</tool_response>", 4), ("<think>", 4), ("</think>", 4)],
+    "rerank": [("<|im_start|>", 3), ("<|im_end|>", 3), ("<think>", 4), ("</think>", 4)],
     "qwen3-thinking": [("<|im_start|>", 3), ("<|im_end|>", 3), ("<tool_call>", 4), ("</tool_call>", 4),
                        ("<think>", 4), ("</think>", 4)],
     "llama3.1": [("<|start_header_id|>", 3), ("<|end_header_id|>", 3), ("<|eot_id|>", 3)],
@@ -108,6 +109,13 @@ CHATS = {
 }
 
 
+# Qwen3-Reranker's, as llama.cpp's converter writes it.
+RERANK = ("<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+          "provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n"
+          "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+          "<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
+
 def template(chat):
     path = os.path.join(os.path.dirname(__file__), "..", "tests", "golden", "chat", "templates", chat + ".jinja")
     with open(path, encoding="utf-8") as f:
@@ -116,6 +124,7 @@ def template(chat):
 
 def vocabulary(n, chat=None):
     return letters_vocabulary(n, CHATS[chat] if chat else []) + (
+        [kv("tokenizer.chat_template.rerank", "str", RERANK)] if chat == "rerank" else
         [kv("tokenizer.chat_template", "str", template(chat))] if chat else [])
 
 
@@ -231,8 +240,8 @@ def main():
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--layers", type=int)
     ap.add_argument("--vocab", type=int)
-    ap.add_argument("--pooling", type=int, help="a model of vectors: 1 mean, 2 first row, 3 last row")
-    ap.add_argument("--chat", choices=sorted(CHATS), help="pieces and the template of that form")
+    ap.add_argument("--pooling", type=int, help="a model of vectors: 1 mean, 2 first row, 3 last row; 4: a reranker")
+    ap.add_argument("--chat", choices=sorted(CHATS), help="pieces and template of that form; rerank: with --pooling 4")
     ap.add_argument("--fast", action="store_true", help="reuse random blocks: for large files whose speed is measured")
     a = ap.parse_args()
     if (a.arch, a.size) not in SIZES:
@@ -248,7 +257,11 @@ def main():
         eos = kv("tokenizer.ggml.add_eos_token", "bool", False)
         meta = [kv("tokenizer.ggml.add_eos_token", "bool", True) if m == eos else m for m in meta]
         meta.append(kv(f"{a.arch}.pooling_type", "u32", a.pooling))
+    if a.chat == "rerank":
+        meta.append(kv(f"{a.arch}.classifier.output_labels", "astr", ["yes", "no"]))
     made = tensors(a.arch, size, n_layers, n_vocab, matrix_type, a.more_type or matrix_type, embd_type, a.type)
+    if a.chat == "rerank":
+        made.append(("cls.output.weight", (2, size[1]), embd_type, 0.3 * size[1] ** -0.5))
     write_model(a.out, meta, made, rng, a.fast)
     print(a.out, "layers", n_layers, "d", size[1], "vocab", n_vocab)
 

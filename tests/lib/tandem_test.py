@@ -695,7 +695,7 @@ def make_model(size="tiny", type="q8_0", keep=True, **options):
     for k, v in sorted(options.items()):
         args += ["--" + k.replace("_", "-")] + ([] if v is True else [str(v)])
         tags.append(k if v is True else f"{k}{v}")
-        if k == "chat":  # a changed template makes another model
+        if k == "chat" and v != "rerank":  # a changed template makes another model
             with open(os.path.join(TREE, "tests", "golden", "chat", "templates", v + ".jinja"), "rb") as f:
                 tags.append(hashlib.sha256(f.read()).hexdigest()[:8])
     path = os.path.join(cache, "-".join(["random", size, type] + tags) + ".gguf")
