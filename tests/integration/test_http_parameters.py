@@ -38,7 +38,7 @@ def parameters():
         row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line)
         if row:
             tables[title].append(row.groups())
-    check(len(tables) == 37 and all(tables.values()), "found the tables", list(tables))
+    check(len(tables) == 38 and all(tables.values()), "found the tables", list(tables))
     neutral = {"false": False, "true": True, "0": 0, "1": 1, "empty": [], "text": {"type": "text"}, "none": "none",
                "auto": "auto", "disabled": "disabled", "medium": "medium",
                "summarized": "summarized"}
@@ -47,6 +47,8 @@ def parameters():
     say = {"role": "user", "content": "x"}
     embedding_model = make_model("a", "q8_0", arch="gemma-embedding", seed=1)
     vectors = os.path.basename(embedding_model)[:-len(".gguf")]
+    reranker = make_model("rank", "f32", arch="bert", seed=1)
+    ranks = {"model": os.path.basename(reranker)[:-len(".gguf")], "query": "x", "documents": ["y"]}
     places = {  # title: path, a request that passes, where the parameter goes
         "POST /v1/chat/completions": ("/v1/chat/completions", chat, lambda b, p: b.update(p)),
         "POST /v1/completions": ("/v1/completions", dict(GREEDY, max_tokens=1), lambda b, p: b.update(p)),
@@ -66,6 +68,7 @@ def parameters():
         "POST /api/show": ("/api/show", {"model": "tale"}, lambda b, p: b.update(p)),
         "POST /tokenize": ("/tokenize", {"model": "tale", "content": "x"}, lambda b, p: b.update(p)),
         "POST /v1/embeddings": ("/v1/embeddings", {"model": vectors, "input": "x"}, lambda b, p: b.update(p)),
+        "POST /v1/rerank, POST /rerank": ("/v1/rerank", ranks, lambda b, p: b.update(p)),
         "POST /api/embed, POST /api/embeddings": ("/api/embed", {"model": vectors, "input": "x"},
                                                   lambda b, p: b.update(p)),
     }
@@ -134,7 +137,7 @@ def parameters():
                             "A message of Ollama's API"}
     places.update(nested)
     equal(set(places), set(tables), "tables with a place here")
-    with Daemon(models=(TALE, embedding_model, tools_model), placement=None) as d, Gateway(d) as g:
+    with Daemon(models=(TALE, embedding_model, reranker, tools_model), placement=None) as d, Gateway(d) as g:
         def ask(title, name, value, want, warned=False):
             path, body, put = places[title]
             body = dict(body)

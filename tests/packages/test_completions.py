@@ -48,7 +48,7 @@ def bash_flags():
 
 @test
 def bash_words():
-    equal(ask_bash("tandem", "re"), ["restart", "render", "render-template", "report"], "a command")
+    equal(ask_bash("tandem", "re"), ["restart", "rerank", "render", "render-template", "report"], "a command")
     equal(ask_bash("tandem", "restart", "n"), ["npu"], "a worker")
     equal(ask_bash("tandem", "--socket", "/x", "generate", "--pri"), ["--priority"], "behind --socket")
     equal(ask_bash("tandem", "--color", "never", "status", "--color", "a"), ["auto", "always"], "colours")
