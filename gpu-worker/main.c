@@ -14,9 +14,10 @@ static const struct tdm_worker_device devices[] = {
           .ops = &tdm_vulkan_device_ops,
           .needs_files = true,
           .makes_code = true,
+          .is_accelerator = true,
           .probe = tdm_vulkan_probe },
 #else
-        { .name = "vulkan" },
+        { .name = "vulkan", .is_accelerator = true },
 #endif
         { .name = "host", .ops = &tdm_host_device_ops },
 };

@@ -13,7 +13,11 @@ int main(int argc, char **argv)
         const struct tdm_worker_device nothing = { .name = "auto", .ops = &tdm_npu_no_device_ops };
         const struct tdm_worker_device devices[] = {
                 tdm_npu_missing() ? nothing : automatic,
-                { .name = "xrt", .ops = &tdm_xrt_device_ops, .needs_files = true, .makes_code = true },
+                { .name = "xrt",
+                  .ops = &tdm_xrt_device_ops,
+                  .needs_files = true,
+                  .makes_code = true,
+                  .is_accelerator = true },
                 { .name = "emulated",
                   .ops = &tdm_emulated_device_ops,
                   .needs_files = true,

@@ -224,12 +224,25 @@ static void pump_messages(struct tdm_fleet *f, struct tdm_fleet_worker *w)
                 tdm_fleet_watch_soon(f);
 }
 
-/* No worker is left to run a model. Its owner would wait for on_ready for ever, so the models fail. */
+/* For the user whose job is refused. */
+static void explain_missed(const struct tdm_fleet_worker *w, struct tdm_error *err)
+{
+        const char *device = w->index == TDM_WORKER_NPU ? "NPU" : "GPU";
+
+        tdm_error_set(err, TDM_E_NO_WORKER,
+                      "%s = required is set and the %s cannot be used (%s), so no model runs; `tandem doctor` says how "
+                      "to mend it, and %s = auto in tandem.conf lets the CPU compute",
+                      w->name, device, w->record.last_exit, w->name);
+}
+
+/* No worker is left to run a model, or none that may. Its owner would wait for on_ready for ever, so the models
+ * fail. */
 static void pump_nobody_left(struct tdm_fleet *f)
 {
         const struct tdm_fleet_worker *npu = &f->workers[TDM_WORKER_NPU], *gpu = &f->workers[TDM_WORKER_GPU];
+        const struct tdm_fleet_worker *missed = tdm_fleet_missed(f);
 
-        if (!tdm_fleet_given_up(npu) || !tdm_fleet_given_up(gpu))
+        if (!(missed && tdm_fleet_given_up(missed)) && !(tdm_fleet_given_up(npu) && tdm_fleet_given_up(gpu)))
                 return;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
                 struct tdm_fleet_entry *entry = f->models[i];
@@ -238,6 +251,10 @@ static void pump_nobody_left(struct tdm_fleet *f)
                         continue;
                 entry->leaving = true;
                 entry->failed = true;
+                if (missed) {
+                        explain_missed(missed, &entry->error);
+                        continue;
+                }
                 tdm_error_set(&entry->error, TDM_E_NO_WORKER,
                               "no worker is left to run %s (npu %s: %s; gpu %s: %s); see the log, then `tandem restart "
                               "npu` or "
@@ -291,7 +308,7 @@ static bool may_be_ready(const struct tdm_fleet *f)
 {
         unsigned n_usable = 0, n_equipped = 0;
 
-        if (!f->rings.made)
+        if (!f->rings.made || tdm_fleet_missed(f))
                 return false;
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 const struct tdm_fleet_worker *w = &f->workers[i];
@@ -478,6 +495,7 @@ static int worker_init(struct tdm_fleet *f, enum tdm_worker_index index, const s
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s=%s: there is no device of that name",
                                      worker_env[index], requested);
         snprintf(w->requested, sizeof(w->requested), "%s", requested);
+        w->is_required = strcmp(requested, "required") == 0;
         w->state = strcmp(requested, "off") == 0 ? TDM_WORKER_OFF : TDM_WORKER_STARTING;
         if (w->state == TDM_WORKER_OFF)
                 return 0;
@@ -591,10 +609,15 @@ void tdm_fleet_destroyp(struct tdm_fleet **f)
 int tdm_fleet_add_model(struct tdm_fleet *f, const struct tdm_fleet_model *model, struct tdm_error *err)
 {
         struct tdm_fleet_entry *entry;
+        const struct tdm_fleet_worker *missed = tdm_fleet_missed(f);
         unsigned index = 0;
 
         if (model->model_id == 0 || tdm_fleet_find(f, model->model_id))
                 return tdm_error_set(err, -EINVAL, "model id %u is taken", model->model_id);
+        if (missed) {
+                explain_missed(missed, err);
+                return TDM_E_NO_WORKER;
+        }
         if (!tdm_fleet_usable(&f->workers[TDM_WORKER_NPU]) && !tdm_fleet_usable(&f->workers[TDM_WORKER_GPU]))
                 return tdm_error_set(
                         err, TDM_E_NO_WORKER,

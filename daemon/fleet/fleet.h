@@ -134,6 +134,8 @@ enum tdm_placement tdm_fleet_found(struct tdm_fleet *fleet, uint32_t model_id);
 /* Another one is the cheapest now. why: as the log says it. */
 void tdm_fleet_set_found(struct tdm_fleet *fleet, uint32_t model_id, enum tdm_placement placement, const char *why);
 bool tdm_fleet_is_degraded(const struct tdm_fleet *fleet); /* a worker is quarantined */
+/* "npu" or "gpu": the worker whose accelerator is required and cannot be used, so that nothing runs. NULL: none. */
+const char *tdm_fleet_missed_name(const struct tdm_fleet *fleet);
 /* Steps with blocks on this worker can be submitted now. */
 bool tdm_fleet_worker_is_up(const struct tdm_fleet *fleet, enum tdm_worker_index worker);
 /* Time that its present process has spent in blocks. */

@@ -223,7 +223,8 @@ struct tdm_fleet_worker {
         enum tdm_worker_index index;
         const char *name; /* "npu" */
         char requested[32];
-        bool is_bound; /* to cpus, which are otherwise what this process may use */
+        bool is_required; /* without its accelerator nothing runs, not even on the other worker */
+        bool is_bound;    /* to cpus, which are otherwise what this process may use */
         cpu_set_t cpus;
         enum tdm_worker_state state;
         /* Takes a frame in (receive.c). 0, or a negative errno: the worker does not keep to the protocol. */
@@ -316,6 +317,14 @@ static inline bool tdm_fleet_given_up(const struct tdm_fleet_worker *w)
 {
         return !tdm_fleet_usable(w) && (w->state == TDM_WORKER_OFF || w->no_device || w->process.abandoned ||
                                         (w->record.quarantines > 1 && !w->record.retrying));
+}
+/* A worker whose accelerator is required and cannot be used. NULL: none. */
+static inline const struct tdm_fleet_worker *tdm_fleet_missed(const struct tdm_fleet *f)
+{
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
+                if (f->workers[i].is_required && !tdm_fleet_usable(&f->workers[i]))
+                        return &f->workers[i];
+        return NULL;
 }
 static inline struct tdm_fleet_worker *tdm_fleet_other(struct tdm_fleet_worker *w)
 {

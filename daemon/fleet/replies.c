@@ -9,6 +9,7 @@ void tdm_fleet_on_hello(struct tdm_fleet_worker *w)
 {
         w->process.phase = TDM_FLEET_PROCESS_UP;
         w->pinned = true;
+        w->no_device = false;
         if (tdm_fleet_may_log(w, TDM_FLEET_LOG_STARTED))
                 tdm_log_info("%s worker: pid %d, %s (%s), asked for %s%s%s, sandbox: %s", w->name, (int)w->process.pid,
                              w->about.device, w->about.detail, w->requested, w->about.reason[0] ? ": " : "",

@@ -74,6 +74,13 @@ bool tdm_fleet_is_degraded(const struct tdm_fleet *f)
         return false;
 }
 
+const char *tdm_fleet_missed_name(const struct tdm_fleet *f)
+{
+        const struct tdm_fleet_worker *w = tdm_fleet_missed(f);
+
+        return w ? w->name : NULL;
+}
+
 /* The worker runs the model on its host device, as its own does not compute it. */
 static bool is_left_to_host(const struct tdm_fleet_worker *w, const struct tdm_fleet_model *model)
 {

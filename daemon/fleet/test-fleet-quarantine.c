@@ -1,6 +1,8 @@
 /* The fleet and workers that cannot start: quarantine, the way back from it, and the survivor that goes on alone. */
 #include "daemon/fleet/test-rig.h"
 
+#include <fcntl.h>
+
 #include <sys/stat.h>
 
 static void retry_now(struct tdm_fleet_worker *w)
@@ -215,6 +217,63 @@ static void device_comes_back(void **state)
 }
 
 /* Both at once, with work in flight: it waits for the first one that comes back. */
+/* The accelerator is required: while it is missing the other worker runs nothing, and it is looked for again. */
+static void required(void **state)
+{
+        char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256], fault[300];
+        const struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_FAULTY_DIR,
+                .requested = { "host", "required" },
+                .n_threads = 1,
+                .hang_min_ns = HANG_NS,
+                .quarantine_ns = 50 * TDM_NSEC_PER_MSEC,
+        };
+        struct tdm_error err = { 0 };
+        struct tdm_fleet_worker *gpu;
+        struct rig *rig;
+        unsigned n;
+
+        if (access(TANDEM_FAULTY_DIR "/tandem-gpu-worker", X_OK) < 0)
+                skip();
+        assert_non_null(mkdtemp(dir));
+        snprintf(path, sizeof(path), "%s/accelerator", dir);
+        snprintf(fault, sizeof(fault), "device=%s", path);
+        setenv("TANDEM_FAULT_GPU", fault, 1);
+        rig = rig_new_with(&config);
+        gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+        wait_for(rig, rig->model_error.code != 0);
+        assert_int_equal(rig->model_error.code, TDM_E_NO_WORKER);
+        assert_non_null(strstr(rig->model_error.message, "gpu = required is set and the GPU cannot be used"));
+        assert_non_null(strstr(rig->model_error.message, "there is no file"));
+        wait_for(rig, !tdm_fleet_find(rig->fleet, rig->model.model_id));
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), TDM_E_NO_WORKER);
+        assert_false(tdm_fleet_is_ready(rig->fleet));
+        assert_string_equal(tdm_fleet_missed_name(rig->fleet), "gpu");
+
+        /* It is tried again by itself, and nothing runs between two tries. */
+        n = gpu->record.quarantines;
+        wait_for(rig, gpu->record.quarantines > n + 1);
+        assert_false(tdm_fleet_is_ready(rig->fleet));
+        close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+        wait_for(rig, gpu->state == TDM_WORKER_READY && tdm_fleet_is_ready(rig->fleet));
+        assert_string_equal(gpu->about.device, "host"); /* what the worker with faults calls itself */
+        assert_null(tdm_fleet_missed_name(rig->fleet));
+        memset(&rig->model_error, 0, sizeof(rig->model_error));
+        assert_int_equal(tdm_fleet_add_model(rig->fleet, &rig->model, &err), 0);
+        run_jobs(rig, TDM_PLACEMENT_GPU);
+
+        /* Lost for good: a model that runs is refused too. The other worker could compute it. */
+        unlink(path);
+        kill(gpu->process.pid, SIGKILL);
+        wait_for(rig, rig->model_error.code != 0);
+        assert_int_equal(rig->model_error.code, TDM_E_NO_WORKER);
+        assert_non_null(strstr(rig->model_error.message, "gpu = required"));
+        assert_false(tdm_fleet_is_ready(rig->fleet));
+        rig_free(rig);
+        unsetenv("TANDEM_FAULT_GPU");
+        rmdir(dir);
+}
+
 static void both_back_from_quarantine(void **state)
 {
         char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
@@ -372,6 +431,7 @@ int main(void)
                 cmocka_unit_test(survivor),
                 cmocka_unit_test(back_from_quarantine),
                 cmocka_unit_test(device_comes_back),
+                cmocka_unit_test(required),
                 cmocka_unit_test(both_back_from_quarantine),
         };
 

@@ -125,7 +125,7 @@ int tdm_fleet_wire_init(struct tdm_fleet_worker *w)
                 return r;
         body.abi = TDM_WORKER_ABI;
         body.worker = w->index;
-        body.requested = w->pinned ? w->about.device : w->requested;
+        body.requested = w->pinned && !w->is_required ? w->about.device : w->requested;
         body.n_threads = w->fleet->n_threads;
         if (w->index == TDM_WORKER_NPU) {
                 body.programs = w->fleet->npu_programs ? w->fleet->npu_programs : body.programs;

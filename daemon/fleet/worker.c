@@ -93,15 +93,20 @@ static void schedule_start(struct tdm_fleet_worker *w)
         tdm_fleet_pump_soon(w->fleet);
 }
 
-/* When the next retry is due. A device that said it is missing would say the same, so it gets none. */
+/* When the next retry is due. A device that said it is missing would say the same, so it gets none. One that is
+ * required does: at boot its driver may be loaded after us, and nothing runs without it. */
 static void schedule_retry(struct tdm_fleet_worker *w)
 {
         uint64_t ns = w->fleet->quarantine_ns << TDM_MIN(w->record.quarantines, 10u);
 
         ns = TDM_MIN(ns, TDM_MAX(QUARANTINE_MAX_NS, w->fleet->quarantine_ns));
         w->record.quarantines++;
-        w->record.try_at_ns = w->no_device ? 0 : tdm_now_ns() + ns;
-        if (w->no_device)
+        w->record.try_at_ns = w->no_device && !w->is_required ? 0 : tdm_now_ns() + ns;
+        if (w->is_required)
+                tdm_log_error("%s worker cannot be used: %s; %s = required, so no job is run until it is tried again, "
+                              "in %.1f s or with `tandem restart %s`",
+                              w->name, w->record.last_exit, w->name, (double)ns / 1e9, w->name);
+        else if (w->no_device)
                 tdm_log_error("%s worker is left alone: %s; its blocks go to the other one until `tandem restart %s`",
                               w->name, w->record.last_exit, w->name);
         else if (w->record.spent)

@@ -289,9 +289,9 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
                         *(enum tdm_log_level *)to = (enum tdm_log_level)r;
                 return TDM_MIN(r, 0);
         case KIND_NPU:
-                return set_word(to, value, "auto, xrt, emulated, host, off", why, why_size);
+                return set_word(to, value, "auto, required, xrt, emulated, host, off", why, why_size);
         case KIND_GPU:
-                return set_word(to, value, "auto, vulkan, host, off", why, why_size);
+                return set_word(to, value, "auto, required, vulkan, host, off", why, why_size);
         case KIND_NPU_FORMAT:
                 return set_word(to, value, TDM_CONFIG_NPU_FORMATS, why, why_size);
         case KIND_CPUS:

@@ -412,6 +412,16 @@ static uint64_t server_progress(void *userdata)
         return sum + (s->fleet ? tdm_fleet_epoch(s->fleet) : 0);
 }
 
+static const char *describe_fleet(const struct tdm_fleet *fleet)
+{
+        const char *missed = tdm_fleet_missed_name(fleet);
+
+        if (missed)
+                return strcmp(missed, "npu") == 0 ? ", jobs are refused: npu = required and no NPU can be used" :
+                                                    ", jobs are refused: gpu = required and no GPU can be used";
+        return tdm_fleet_is_degraded(fleet) ? ", a worker is quarantined" : "";
+}
+
 static void describe(char *text, size_t size, void *userdata)
 {
         struct server *s = userdata;
@@ -421,10 +431,10 @@ static void describe(char *text, size_t size, void *userdata)
         if (tdm_ending_has_begun(s->ending))
                 snprintf(text, size, "Ending, %u to go", stats.n_running + stats.n_queued);
         else if (stats.n_running + stats.n_queued == 0)
-                snprintf(text, size, "Idle%s", tdm_fleet_is_degraded(s->fleet) ? ", a worker is quarantined" : "");
+                snprintf(text, size, "Idle%s", describe_fleet(s->fleet));
         else
                 snprintf(text, size, "%u running, %u waiting%s", stats.n_running, stats.n_queued,
-                         tdm_fleet_is_degraded(s->fleet) ? ", a worker is quarantined" : "");
+                         describe_fleet(s->fleet));
 }
 
 static const struct tdm_watchdog_ops watchdog_ops = { .has_work = has_work,

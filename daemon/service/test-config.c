@@ -123,10 +123,11 @@ static void test_npu_keys(void **state)
         unsetenv("TANDEM_NPU_FORMAT");
         unsetenv("TANDEM_NPU_PROGRAMS");
 
-        assert_int_equal(refused("[engine]\nnpu = tpu\n", ":2: npu: \"tpu\" is not one of auto, xrt"),
+        assert_int_equal(refused("[engine]\nnpu = tpu\n", ":2: npu: \"tpu\" is not one of auto, required, xrt"),
                          TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nnpu = aut\n", ":2"), TDM_E_BAD_REQUEST);
-        assert_int_equal(refused("[engine]\ngpu = xrt\n", ":2"), TDM_E_BAD_REQUEST);
+        assert_int_equal(refused("[engine]\ngpu = xrt\n", ":2: gpu: \"xrt\" is not one of auto, required, vulkan"),
+                         TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nnpu-format = int2\n", "bf16, int8, int4"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nnpu-memory = lots\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nactivations = dmabuf\n", "auto, dma-buf, memfd"), TDM_E_BAD_REQUEST);

@@ -116,13 +116,35 @@ static void explain_choice(struct tdm_worker *w, const struct tdm_worker_device 
                 snprintf(w->why_auto, sizeof(w->why_auto), "auto took %s: its device answers", name);
 }
 
+/* "required": the accelerator, or the reason why there is none. Never the CPU. */
+static int require_device(const struct tdm_worker_program *program, const struct tdm_device_config *config,
+                          const struct tdm_worker_device **ret, struct tdm_error *err)
+{
+        const struct tdm_worker_device *d = NULL;
+        int r;
+
+        for (unsigned i = 0; i < program->n_devices && !d; i++)
+                if (program->devices[i].is_accelerator)
+                        d = &program->devices[i];
+        if (!d || !d->ops)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "device %s: this build has none",
+                                     d ? d->name : "required");
+        r = d->probe ? d->probe(config, err) : 0;
+        if (r != 0)
+                return tdm_error_prefix(err, "device %s", d->name);
+        *ret = d;
+        return 0;
+}
+
 static int choose_device(struct tdm_worker *w, const char *requested, const struct tdm_device_config *config,
                          const struct tdm_worker_device **ret, struct tdm_error *err)
 {
         const struct tdm_worker_program *program = w->program;
         bool any = strcmp(requested, "auto") == 0 || !requested[0];
-        char known[128] = "auto", passed_over[256] = "";
+        char known[128] = "auto, required", passed_over[256] = "";
 
+        if (strcmp(requested, "required") == 0)
+                return require_device(program, config, ret, err);
         for (unsigned i = 0; i < program->n_devices; i++) {
                 const struct tdm_worker_device *d = &program->devices[i];
                 struct tdm_error why = { 0 };

@@ -15,7 +15,8 @@ struct tdm_worker_device {
         bool needs_files;                 /* opens device nodes or libraries: no file sandbox before it is open */
         /* its driver goes on working once it is open: compiles, opens nodes, ioctl() */
         bool makes_code;
-        /* Asked before "auto" takes the device: 0, or why not. NULL: always. */
+        bool is_accelerator; /* what "required" asks for: no CPU, and no CPU that plays an accelerator */
+        /* Asked before "auto" or "required" takes the device: 0, or why not. NULL: always. */
         int (*probe)(const struct tdm_device_config *config, struct tdm_error *err);
 };
 

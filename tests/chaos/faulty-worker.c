@@ -14,6 +14,7 @@
  *   results=KIND    says of every token something that cannot be: nan, inf, minus-inf, positive, id, top, top-nan,
  *                   target-nan, n-top
  *   f32=KIND        a model of precision f32 is its end: it aborts (abort) or loops for ever (hang) while it takes it
+ *   device=PATH     has an accelerator beside the CPU, while the file PATH is there
  *   numerics=TEXT   calls its bits by another name, so that tandemd takes the two devices for different ones */
 #include <fcntl.h>
 #include <math.h>
@@ -96,8 +97,8 @@ static int read_faults(const char *text, struct tdm_error *err)
                         fault.slow_from_ns = tdm_now_ns() + strtoull(value, NULL, 10) * TDM_NSEC_PER_MSEC;
                 else if (strcmp(word, "slow-file") == 0 && !fault.slow_file)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "cannot map %s", value);
-                else if (strcmp(word, "slow-file") == 0)
-                        continue;
+                else if (strcmp(word, "slow-file") == 0 || strcmp(word, "device") == 0)
+                        continue; /* read before */
                 else if (strcmp(word, "accuse") == 0)
                         fault.accuse_from_ns = tdm_now_ns() + strtoull(value, NULL, 10) * TDM_NSEC_PER_MSEC;
                 else if (strcmp(word, "cry") == 0)
@@ -303,9 +304,25 @@ static const struct tdm_device_ops ops = {
 };
 static struct tdm_device device = { .ops = &ops };
 
+static int probe_accelerator(const struct tdm_device_config *config, struct tdm_error *err)
+{
+        const char *faults = getenv(FAULTY_INDEX == TDM_WORKER_NPU ? "TANDEM_FAULT_NPU" : "TANDEM_FAULT_GPU");
+        const char *path = strstr(faults ?: "", "device=");
+        _cleanup_(freep) char *copy = path ? strdup(path + strlen("device=")) : NULL;
+
+        if (copy)
+                copy[strcspn(copy, ",")] = 0;
+        if (copy && access(copy, F_OK) == 0)
+                return 0;
+        return tdm_error_set(err, TDM_E_UNSUPPORTED, "there is no file %s", copy ?: "");
+}
+
 int main(int argc, char **argv)
 {
-        static const struct tdm_worker_device devices[] = { { .name = "host", .ops = &ops } };
+        static const struct tdm_worker_device devices[] = {
+                { .name = "host", .ops = &ops },
+                { .name = "faulty", .ops = &ops, .is_accelerator = true, .probe = probe_accelerator },
+        };
         static const struct tdm_worker_program program = {
                 .name = FAULTY_INDEX == TDM_WORKER_NPU ? "faulty-npu-worker" : "faulty-gpu-worker",
                 .index = FAULTY_INDEX,
