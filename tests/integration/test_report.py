@@ -149,7 +149,8 @@ def no_device():
     """A device that was asked for by name and is not there: its worker says which, and how to have it without."""
     with Daemon(placement=None, env={"TANDEM_NPU": "xrt", "TANDEM_GPU": "vulkan", "VK_DRIVER_FILES": "/nowhere.json",
                                      "VK_ICD_FILENAMES": "/nowhere.json"}) as d:
-        wait_for(lambda: doctor(d).count("is quarantined") == 2, "both workers are given up", 30)
+        wait_for(lambda: len(re.findall(r"^MEND .*is quarantined", doctor(d), re.M)) == 2, "both workers are given up",
+                 30)
         out = doctor(d)
         for key, device in (("npu", "xrt"), ("gpu", "vulkan")):
             check(re.search(rf"^MEND +{key} worker +is quarantined.*: device {device}: ", out, re.M), "the reason", out)

@@ -18,6 +18,8 @@ static unsigned style_of_mark(const char *line, size_t size)
                 { "ok ", TERM_GREEN },
                 { "note ", TERM_YELLOW },
                 { "MEND ", TERM_RED | TERM_BOLD },
+                { "FIRST ", TERM_RED | TERM_BOLD },
+                { "TIP ", TERM_YELLOW },
         };
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(marks); i++)
@@ -83,7 +85,10 @@ const struct command command_doctor = {
         .usage = "[--root FOLDER]",
         .about = "Looks at CPU, memory, kernel, GPUs, NPU, their drivers and device nodes, this user's groups and "
                  "limits, and at the daemon. Says what each worker uses. What keeps a device from being used is "
-                 "marked MEND, with the command that helps below it. Nothing is changed, and no device is started.\n"
+                 "marked MEND, with the command that helps below it. "
+                 "What matters most is said above all else, as FIRST; where "
+                 "nothing needs mending, a TIP says what would make it faster. Nothing is changed, and no device is "
+                 "started.\n"
                  "\n"
                  "The exit status is 0 when there is nothing to mend, else 1.",
         COMMAND_ARGS(args),
