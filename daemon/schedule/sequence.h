@@ -80,6 +80,7 @@ struct sequence {
         uint64_t charged_tokens;   /* against the user's cap */
         uint64_t user_served;      /* what its user had when a step was built: those with less go first */
         uint32_t n_bypassed;       /* smaller jobs that were admitted before it */
+        uint32_t n_passed_over;    /* steps that read other prompts while its picture had no room, since its last one */
 
         /* The progress that its listener was told last. */
         enum tdm_job_state told_state;
@@ -113,6 +114,11 @@ static inline bool sequence_is_decoding(const struct sequence *q)
 {
         return q->job->kind == TDM_JOB_GENERATE && q->job->n_ids > q->job->prompt_tokens &&
                sequence_pending_rows(q) <= 1;
+}
+/* Its picture goes before other prompts. */
+static inline bool tdm_sequence_is_overdue(const struct sequence *q)
+{
+        return q->n_passed_over >= 16;
 }
 
 #endif

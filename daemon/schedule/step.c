@@ -11,6 +11,7 @@
  *
  * Prompts get the rest of the row budget: interactive ones first, then those of the user who had the least device time,
  * then in order of arrival. Background prompts get only a small part of the budget while an interactive job has work.
+ * A picture is read in one step, so a small part is none of it: a prompt that several steps passed over goes first.
  * device-time.c bounds how long a step takes.
  *
  * A relay: a prompt is in two steps at once, one piece on each worker. The later piece follows one layer behind
@@ -93,6 +94,8 @@ static bool goes_before(const struct sequence *a, const struct sequence *b, uint
                 return a_decodes;
         if (a_decodes && home && (a->home == home) != (b->home == home))
                 return a->home == home;
+        if (!a_decodes && tdm_sequence_is_overdue(a) != tdm_sequence_is_overdue(b))
+                return tdm_sequence_is_overdue(a);
         if (a->job->request.priority != b->job->request.priority)
                 return a->job->request.priority < b->job->request.priority;
         if (!a_decodes && a->user_served != b->user_served)
@@ -277,6 +280,7 @@ static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32
         uint32_t first = q->n_issued;
 
         fill_pages(b->lane, q, first + n + n_burst);
+        q->n_passed_over = 0;
         b->seqs[f->n_seqs] = (struct tdm_step_seq){ .table = q->table,
                                                     .first_row = b->n_rows,
                                                     .n_rows = n,
@@ -434,8 +438,13 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
 
                 b->n_left = n_candidates - i;
                 /* A sequence before it in this step may have taken its pages. */
-                if (q->table == UINT32_MAX || !has_work(q) || rows_for(b, q, most) == 0 ||
-                    !tdm_scheduler_may_go_on(q, b->bits))
+                if (q->table == UINT32_MAX || !has_work(q))
+                        continue;
+                if (rows_for(b, q, most) == 0) {
+                        q->n_passed_over += b->flight->reads && tdm_job_pictures_at(&q->job->pictures, q->n_issued);
+                        continue;
+                }
+                if (!tdm_scheduler_may_go_on(q, b->bits))
                         continue;
                 if (!tdm_scheduler_look_up(s, b->lane, q, b->bits))
                         continue;
