@@ -88,6 +88,9 @@ VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("llama", "rope80", 
           ("llama", "rope120", "q8_0"), ("llama", "part", "f32"), ("smollm3", "dev", "q8_0"), ("smollm3", "k", "q4_k"),
           ("qwen2", "dev", "q8_0"), ("qwen2", "dev", "f32"), ("qwen3", "yarn", "f32"),
           ("qwen3moe", "dev", "q8_0"), ("qwen3moe", "k", "q4_k"), ("gpt-oss", "dev", "mxfp4"))
+# With states of a text: also read in steps of 50 rows and of one.
+STATEFUL = (("lfm2", "dev", "f32"), ("lfm2", "odd", "f32"), ("qwen35", "dev", "f32"), ("qwen35", "odd", "f32"),
+            ("qwen35moe", "dev", "f32"), ("qwen3next", "dev", "f32"))
 EXACT = (("llama", "dev", "q8_0"), ("llama", "rope120", "q8_0"), ("smollm3", "dev", "q4_0"), ("qwen2", "dev", "q4_0"),
          ("qwen3", "k", "q4_k"), ("qwen3moe", "dev", "q4_0"), ("qwen3moe", "k", "q6_k"), ("gpt-oss", "dev", "mxfp4"),
          ("lfm2", "dev", "q8_0"), ("lfm2", "odd", "f32"), ("qwen35", "dev", "q8_0"), ("qwen35", "odd", "f32"),
@@ -97,7 +100,8 @@ FAMILY = Family("archs", {key: limit for key, (_, limit) in MODELS.items()}, lam
 
 
 def distance(program, full):
-    return FAMILY.distance(program, {key: tables() if full or key in BY_ALL else tables()[-1:] for key in MODELS})
+    failed = FAMILY.distance(program, {key: tables() if full or key in BY_ALL else tables()[-1:] for key in MODELS})
+    return failed + FAMILY.chunks(program, STATEFUL, (50, 1))
 
 
 if __name__ == "__main__":

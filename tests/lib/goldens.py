@@ -10,6 +10,7 @@ from cpu_tables import tables
 from tandem_test import TREE, Skip, make_model
 
 F32_LIMIT = 0.001  # the mean distance that is allowed in precision f32, of any file
+CHUNKS_LIMIT = 0.00005  # the same where a text is read in small steps: a state in f16 costs at least twice as much
 
 
 def run(program, *args, **env):
@@ -65,6 +66,12 @@ class Family:
                 failed += run(program, self.model(key), self.golden(key), "--precision", precision, "--cpu", cpu,
                               "--median" if key in self.by_median else "--mean", str(limit), *self.options(key))
         return failed
+
+    def chunks(self, program, keys, sizes):
+        """In precision f32, with each text read in steps of so many rows: what a layer keeps of the rows before is the
+        only way from one step to the next. A reference rounded nothing, so neither may what is kept."""
+        return sum(run(program, self.model(key), self.golden(key), "--precision", "f32", "--chunk", str(size),
+                       "--mean", str(CHUNKS_LIMIT), *self.options(key)) for key in chosen(keys) for size in sizes)
 
     def bits(self, program):
         return n_differing(program, [(self.model(key), self.golden(key), "--precision", precision)
