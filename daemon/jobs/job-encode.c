@@ -136,20 +136,27 @@ void tdm_job_encoded_deinit(struct tdm_job_encoded *e)
         free(steal_ptr(&e->picture_rows));
 }
 
+int tdm_job_check_length(const struct tdm_job *job, const struct tdm_job_encoded *e, uint32_t n_rows,
+                         const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        uint64_t n_ids = (uint64_t)job->prompt.pictures.n * n_rows + e->n_ids;
+
+        return n_ids > hp->n_ctx ? tdm_error_set(err, TDM_E_TOO_LONG,
+                                                 "the prompt has %llu tokens, of which %u are of each picture; the "
+                                                 "model's context is %u",
+                                                 (unsigned long long)n_ids, n_rows, hp->n_ctx) :
+                                   0;
+}
+
 int tdm_job_place_pictures(const struct tdm_job *job, struct tdm_job_encoded *e,
                            const uint8_t (*hashes)[TDM_PICTURE_HASH_BYTES], uint32_t n_rows, uint32_t width,
-                           float *rows, const struct tdm_hparams *hp, struct tdm_error *err)
+                           float *rows, struct tdm_error *err)
 {
         uint32_t n = (uint32_t)job->prompt.pictures.n, from = 0, at = 0;
         uint64_t n_ids = (uint64_t)n * n_rows + e->n_ids;
         _cleanup_(freep) uint32_t *ids = NULL;
 
         e->picture_rows = rows;
-        if (n_ids > hp->n_ctx)
-                return tdm_error_set(err, TDM_E_TOO_LONG,
-                                     "the prompt has %llu tokens, of which %u are of each picture; the model's context "
-                                     "is %u",
-                                     (unsigned long long)n_ids, n_rows, hp->n_ctx);
         ids = malloc(n_ids * sizeof(*ids));
         e->pictures = calloc(n, sizeof(*e->pictures));
         if (!ids || !e->pictures)

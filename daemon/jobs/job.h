@@ -299,11 +299,15 @@ size_t tdm_job_text_to_encode(const struct tdm_job *job);
 /* Makes ids of the text. Any thread: only reads the job. ret->ids is the caller's. */
 void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, const struct tdm_chat *chat,
                     const struct tdm_hparams *hp, struct tdm_job_encoded *ret);
-/* Writes the rows of the prompt's pictures between the ids of the text. hashes: [n][TDM_PICTURE_HASH_BYTES], one for
- * each file, which has n_rows rows of `width` numbers; takes over rows. TDM_E_TOO_LONG, -ENOMEM. Any thread. */
+/* Whether the text and the rows of its pictures are within the context: 0 or TDM_E_TOO_LONG. */
+int tdm_job_check_length(const struct tdm_job *job, const struct tdm_job_encoded *encoded, uint32_t n_rows,
+                         const struct tdm_hparams *hp, struct tdm_error *err);
+/* Writes the rows of the prompt's pictures between the ids of the text, which tdm_job_check_length() has passed.
+ * hashes: [n][TDM_PICTURE_HASH_BYTES], one for each file, which has n_rows rows of `width` numbers; takes over rows.
+ * -ENOMEM. Any thread. */
 int tdm_job_place_pictures(const struct tdm_job *job, struct tdm_job_encoded *encoded,
                            const uint8_t (*hashes)[TDM_PICTURE_HASH_BYTES], uint32_t n_rows, uint32_t width,
-                           float *rows, const struct tdm_hparams *hp, struct tdm_error *err);
+                           float *rows, struct tdm_error *err);
 /* Frees what nobody took over. */
 void tdm_job_encoded_deinit(struct tdm_job_encoded *encoded);
 /* The same of a chat, with the text. *ret_prompt is written where ret->r is 0, and is the caller's. */

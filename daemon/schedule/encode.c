@@ -7,6 +7,9 @@ struct encoding {
         struct tdm_job *job;     /* referenced */
         struct tdm_model *model; /* referenced: its tokenizer is in use */
         struct tdm_job_encoded result;
+        float *rows; /* of its pictures so far, owned; NULL: it has none yet */
+        size_t n_read;
+        uint8_t hashes[TDM_MAX_JOB_PICTURES][TDM_PICTURE_HASH_BYTES];
 };
 
 static void run_encoding(void *task)
@@ -32,33 +35,32 @@ static void run_encoding(void *task)
                                                      e->model->metadata->tokenizer, vocabulary, &e->result.error);
 }
 
-/* Each picture's file becomes rows: in processes of their own, one after the other. */
-static void run_pictures(void *task)
+/* The next picture's file becomes rows, in processes of their own. One at a time, so that a job of many pictures does
+ * not keep a thread while others wait. */
+static void run_picture(void *task)
 {
         struct encoding *e = task;
         const struct tdm_picture_files *files = &e->job->prompt.pictures;
         struct tdm_model_projector *projector = e->model->metadata->projector;
         const uint32_t n_rows = tdm_model_projector_rows(projector), width = tdm_model_projector_width(projector);
-        uint8_t hashes[TDM_MAX_JOB_PICTURES][TDM_PICTURE_HASH_BYTES];
+        const size_t i = e->n_read, each = (size_t)n_rows * width;
         struct tdm_error why = { 0 };
-        float *rows = malloc((size_t)files->n * n_rows * width * sizeof(*rows));
-        int r = rows ? 0 : tdm_error_set(&why, -ENOMEM, "out of memory for the rows of pictures");
+        int r = 0;
 
-        for (size_t i = 0; i < files->n && r == 0; i++) {
-                if (atomic_load_explicit(&e->job->prompt.cancel_encoding, memory_order_relaxed))
-                        r = tdm_error_set(&why, TDM_E_CANCELLED, "the job has ended");
-                else
-                        r = tdm_model_projector_read(projector, e->job->identity, files->items[i].file.data,
-                                                     files->items[i].file.size, &e->job->prompt.cancel_encoding,
-                                                     rows + i * n_rows * width, hashes[i], &why);
-                if (r != 0 && r != TDM_E_CANCELLED)
-                        tdm_error_prefix(&why, "picture %zu", i + 1);
-        }
-        if (r == 0)
-                r = tdm_job_place_pictures(e->job, &e->result, hashes, n_rows, width, rows, tdm_model_hparams(e->model),
-                                           &why);
+        if (!e->rows)
+                e->rows = malloc(files->n * each * sizeof(*e->rows));
+        if (!e->rows)
+                r = tdm_error_set(&why, -ENOMEM, "out of memory for the rows of pictures");
+        else if (atomic_load_explicit(&e->job->prompt.cancel_encoding, memory_order_relaxed))
+                r = tdm_error_set(&why, TDM_E_CANCELLED, "the job has ended");
         else
-                free(rows);
+                r = tdm_model_projector_read(projector, e->job->identity, files->items[i].file.data,
+                                             files->items[i].file.size, &e->job->prompt.cancel_encoding,
+                                             e->rows + i * each, e->hashes[i], &why);
+        if (r != 0 && r != TDM_E_CANCELLED)
+                tdm_error_prefix(&why, "picture %zu", i + 1);
+        if (r == 0 && ++e->n_read == files->n)
+                r = tdm_job_place_pictures(e->job, &e->result, e->hashes, n_rows, width, steal_ptr(&e->rows), &why);
         e->result.r = r;
         e->result.error = why;
 }
@@ -75,34 +77,56 @@ static void end_encoding(struct encoding *e, bool ran)
         }
         tdm_job_unref(e->job);
         tdm_model_unref(e->model);
+        free(e->rows);
         free(e);
 }
 
-static void on_pictures(void *task, bool ran)
+static void on_picture(void *task, bool ran);
+
+static int add_picture(struct encoding *e)
 {
-        end_encoding(task, ran);
+        int r = tdm_background_add_for(e->s->threads[THREADS_PICTURES], e->job->login, run_picture, on_picture, e);
+
+        return r < 0 ? tdm_error_set(&e->result.error, TDM_E_BUSY,
+                                     "too many pictures wait to be read; try again later") :
+                       0;
 }
 
-/* The rows are charged before they are made. True: a thread makes them. */
+static void on_picture(void *task, bool ran)
+{
+        struct encoding *e = task;
+
+        if (ran && e->result.r == 0 && e->n_read < e->job->prompt.pictures.n) {
+                e->result.r = add_picture(e);
+                if (e->result.r == 0)
+                        return;
+        }
+        end_encoding(e, ran);
+}
+
+/* What refuses the job does so before a picture is read: the length of the prompt, the model's place, which the tower
+ * lives and leaves with, and the memory for the rows, which is charged. True: a thread makes them. */
 static bool start_pictures(struct encoding *e)
 {
         struct tdm_job_encoded *result = &e->result;
         const struct tdm_model_projector *projector = e->model->metadata->projector;
-        size_t n = e->job->prompt.pictures.n;
+        const size_t n = e->job->prompt.pictures.n;
+        uint32_t n_rows;
 
         if (n == 0 || result->r != 0 || e->job->finished)
                 return false;
+        n_rows = tdm_model_projector_rows(projector);
         result->r = tdm_model_check_pictures(e->model, &result->error);
         if (result->r == 0)
-                result->r = tdm_job_pictures_reserve(&e->job->pictures,
-                                                     (uint64_t)n * tdm_model_projector_rows(projector) *
-                                                             tdm_model_projector_width(projector) * sizeof(float),
-                                                     e->job->account, &result->error);
-        if (result->r == 0 &&
-            tdm_background_add_for(e->s->threads[THREADS_PICTURES], e->job->login, run_pictures, on_pictures, e) < 0)
-                result->r = tdm_error_set(&result->error, TDM_E_BUSY,
-                                          "too many pictures wait to be read; try again "
-                                          "later");
+                result->r = tdm_job_check_length(e->job, result, n_rows, tdm_model_hparams(e->model), &result->error);
+        if (result->r == 0)
+                result->r = tdm_model_want(e->model, e->job->account, &result->error);
+        if (result->r == 0)
+                result->r = tdm_job_pictures_reserve(
+                        &e->job->pictures, (uint64_t)n * n_rows * tdm_model_projector_width(projector) * sizeof(float),
+                        e->job->account, &result->error);
+        if (result->r == 0)
+                result->r = add_picture(e);
         return result->r == 0;
 }
 
