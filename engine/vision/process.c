@@ -19,10 +19,12 @@
 struct tower_patience {
         uint64_t deadline_ns;
         const atomic_bool *cancelled; /* NULL: never */
+        const atomic_uint *n_waiting; /* who else needs the process */
 };
 
 struct tdm_tower_process {
         pthread_mutex_t lock;
+        atomic_uint n_waiting; /* for the lock */
         struct tdm_tower_process_config config;
         char *program, *name;
         pid_t pid; /* 0: none runs */
@@ -55,6 +57,43 @@ static int order_send(int socket, const struct tdm_tower_order *order, const int
         return n < 0 ? TOWER_DIED : 0;
 }
 
+static int patience_check(const struct tower_patience *until, struct tdm_error *err)
+{
+        if (until->cancelled && atomic_load_explicit(until->cancelled, memory_order_relaxed))
+                return tdm_error_set(err, TDM_E_CANCELLED, "the job has ended");
+        if (tdm_now_ns() >= until->deadline_ns)
+                return tdm_error_set(err, TDM_E_DEADLINE, "the picture was not read in the time that a picture has");
+        return 0;
+}
+
+/* Another job's picture is in the process until then. 0: the lock is taken. */
+static int lock_take(struct tdm_tower_process *t, const struct tower_patience *until, struct tdm_error *err)
+{
+        int r = ETIMEDOUT;
+
+        atomic_fetch_add(&t->n_waiting, 1);
+        while (r == ETIMEDOUT) {
+                struct timespec end;
+
+                clock_gettime(CLOCK_MONOTONIC, &end);
+                end.tv_nsec += (long)(LOOK_MS * TDM_NSEC_PER_MSEC);
+                end.tv_sec += end.tv_nsec / TDM_NSEC_PER_SEC;
+                end.tv_nsec %= TDM_NSEC_PER_SEC;
+                r = pthread_mutex_clocklock(&t->lock, CLOCK_MONOTONIC, &end);
+                if (r == ETIMEDOUT && patience_check(until, NULL) != 0)
+                        break;
+        }
+        atomic_fetch_sub(&t->n_waiting, 1);
+        if (r != 0 && r != ETIMEDOUT)
+                return -r;
+        if (r == 0 && patience_check(until, NULL) == 0)
+                return 0;
+        if (r == 0)
+                pthread_mutex_unlock(&t->lock);
+        return patience_check(until, err);
+}
+
+/* A job that has ended gives up its picture only where nobody waits for the process, which would have to load again. */
 static int answer_await(int socket, const struct tower_patience *until, struct tdm_tower_answer *ret,
                         struct tdm_error *err)
 {
@@ -64,12 +103,14 @@ static int answer_await(int socket, const struct tower_patience *until, struct t
                 ssize_t n;
                 int r;
 
-                if (until->cancelled && atomic_load_explicit(until->cancelled, memory_order_relaxed))
-                        return tdm_error_set(err, TDM_E_CANCELLED, "the job has ended");
-                if (now >= until->deadline_ns)
-                        return tdm_error_set(err, TDM_E_DEADLINE,
-                                             "the picture was not read in the time that a picture has");
-                r = poll(&pollfd, 1, (int)TDM_MIN((until->deadline_ns - now) / TDM_NSEC_PER_MSEC + 1, LOOK_MS));
+                if (now >= until->deadline_ns || atomic_load(until->n_waiting) == 0) {
+                        r = patience_check(until, err);
+                        if (r != 0)
+                                return r;
+                }
+                r = poll(&pollfd, 1,
+                         (int)TDM_MIN((until->deadline_ns - TDM_MIN(now, until->deadline_ns)) / TDM_NSEC_PER_MSEC + 1,
+                                      LOOK_MS));
                 if (r == 0 || (r < 0 && errno == EINTR))
                         continue;
                 if (r < 0)
@@ -219,10 +260,12 @@ int tdm_tower_process_new(struct tdm_tower_process **ret, const struct tdm_tower
 int tdm_tower_process_run(struct tdm_tower_process *t, const struct tdm_picture *picture, uint64_t deadline_ns,
                           const atomic_bool *cancelled, float *out, struct tdm_error *err)
 {
-        const struct tower_patience until = { deadline_ns, cancelled };
-        int r = TOWER_DIED;
+        const struct tower_patience until = { deadline_ns, cancelled, &t->n_waiting };
+        int r = lock_take(t, &until, err);
 
-        pthread_mutex_lock(&t->lock);
+        if (r != 0)
+                return r < 0 ? tdm_error_set(err, r, "cannot read the picture: %s", strerror(-r)) : r;
+        r = TOWER_DIED;
         for (unsigned i = 0; i < TRIES && r == TOWER_DIED; i++)
                 r = tower_run_once(t, picture, &until, out, err);
         pthread_mutex_unlock(&t->lock);
