@@ -130,7 +130,8 @@ static void woken_early(void **state)
                                               3)) >= 0);
         c.pid = worker_pid(rig, TDM_WORKER_GPU);
         assert_int_equal(pthread_create(&thread, NULL, cry, &c), 0);
-        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        for (unsigned i = 0; i < 100 && gpu->link.await.n_waits == 0; i++)
+                run_jobs(rig, TDM_PLACEMENT_SPLIT); /* the thread may begin late */
         atomic_store(&c.stop, true);
         pthread_join(thread, NULL);
         assert_int_equal(rig->n_resets, 0);

@@ -66,6 +66,9 @@ def chunks_of_progress():
             whole = g.post(path, dict(APIS[path], model="tale", return_progress=True))
             check("prompt_progress" not in json.dumps(whole), "an answer that is no stream", whole)
             g.post(path, dict(APIS[path], model="tale", return_progress=1), want=400)
+    with FakeDaemon([told("PREFILL", 2, 10), told("PREFILL", 6, 10)]) as d, Gateway(d) as g:
+        for path in APIS:
+            equal(readings(ask(g, path)), [reading(2), reading(6), reading(10)], f"{path}: no token but the end")
 
 
 @test
@@ -110,18 +113,17 @@ def a_worker_is_killed():
     with Daemon(hang_ms=STANDING_MS) as d, Gateway(d) as g:
         d.wait_ready()
         want = "".join(c for c in ask(g, "/v1/completions", max_tokens=200, seed=3) if isinstance(c, str))
-        result = []
 
         def start():
-            result.clear()
+            result = []
             thread = threading.Thread(target=lambda: result.extend(ask(g, "/v1/completions", max_tokens=200, seed=3)))
             thread.start()
-            return thread
+            return thread, result
 
-        def streams(thread):
+        def streams(_):
             return any(j.get("generated_tokens", 0) > 0 for j in d.jobs())
 
-        with d.begun(start, streams, "it streams") as thread:
+        with d.begun(start, streams, "it streams") as (thread, result):
             d.signal_worker("gpu")
         thread.join()
         equal(result.count(": recovering"), 1, "it is said once")

@@ -133,6 +133,7 @@ def of_a_device():
             f.write("[engine]\n" + conf)
         with Daemon(models=[model], env={**env, "TANDEM_VULKAN_MEMORY": memory}, hang_ms=60000, placement=None,
                     threads=0, args=["--config", config]) as d:
+            d.wait_ready(120)
             equal(len(d.generate(**job).ids), 3, f"tokens with {memory}")
             m = d.model(name)
             print(f"FIGURE a device's memory, {memory}: weights {m['weights_bytes'] >> 20} MiB, KV cache up to "
@@ -157,6 +158,7 @@ def of_a_device_that_leaves_a_model():
         with open(config, "w") as f:
             f.write(f"[engine]\nkv-memory = 256M\n{gpu_memory}\n")
         with Daemon(models=models, env=env, hang_ms=60000, args=["--config", config]) as d:
+            d.wait_ready(120)  # the cache is planned with what the GPU says by then
             found = []
             for path in models:
                 name = os.path.basename(path)[:-5]
