@@ -307,6 +307,7 @@ static bool is_equipped(const struct tdm_fleet *f, const struct tdm_fleet_worker
 static bool may_be_ready(const struct tdm_fleet *f)
 {
         unsigned n_usable = 0, n_equipped = 0;
+        bool awaited = false; /* a required accelerator, which begins again */
 
         if (!f->rings.made || tdm_fleet_missed(f))
                 return false;
@@ -323,12 +324,13 @@ static bool may_be_ready(const struct tdm_fleet *f)
                         return false;
                 n_usable += tdm_fleet_usable(w);
                 n_equipped += is_equipped(f, w);
+                awaited = awaited || (w->is_required && !is_equipped(f, w));
         }
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
                 if (f->models[i] && f->models[i]->leaving)
                         return false;
         /* Where both workers give the same bits, the survivor goes on alone, and the other one joins later. */
-        return n_equipped > 0 && (n_equipped == n_usable || tdm_fleet_equal_bits(f, NULL));
+        return n_equipped > 0 && (n_equipped == n_usable || (!awaited && tdm_fleet_equal_bits(f, NULL)));
 }
 
 static void pump_ready(struct tdm_fleet *f)
