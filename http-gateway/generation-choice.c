@@ -302,6 +302,8 @@ void choice_take_done(struct choice *c, const struct tandem_result *result)
                 g->n_ended++;
                 return;
         }
+        if (g->request->stream && !c->cut && result->reason != TANDEM_REASON_CANCELLED)
+                choice_end_progress(c); /* the first token that is drawn may be the end */
         c->cached_tokens = result->cached_tokens;
         c->thinking_tokens = result->thinking_tokens;
         c->drafted = result->drafted;
