@@ -276,6 +276,7 @@ static const char *got_vector(struct tandem_job *job, const Tandem__Vector *wire
                 return "there is no memory for a vector";
         memcpy(job->vector, wire->numbers, wire->n_numbers * sizeof(*job->vector));
         job->n_vector = wire->n_numbers;
+        job->result.probability = wire->probability;
         return NULL;
 }
 

@@ -297,6 +297,7 @@ void choice_take_done(struct choice *c, const struct tandem_result *result)
                 size_t n = 0;
                 const float *vector = tandem_job_vector(c->job, &n);
 
+                g->probabilities = result->probability;
                 g->ops->vector(g->x, c, vector, n);
                 choice_charge(c);
                 g->n_ended++;

@@ -152,7 +152,8 @@ struct generation {
         bool elsewhere;
         bool lost; /* the daemon has died: what has not ended goes on at a peer */
         bool told_recovering;
-        bool anew; /* a daemon that ends refused some; they are asked for once more */
+        bool anew;          /* a daemon that ends refused some; they are asked for once more */
+        bool probabilities; /* its scores are such: see tandem_result */
         unsigned n_choices, n_started, n_accepted, n_refused, n_ended;
         uint64_t started_ns, spoke_ns;
         time_t created;

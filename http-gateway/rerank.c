@@ -76,7 +76,7 @@ static json_t *as_rank(const struct generation *g, const struct choice *c)
         double score = score_of(c);
         json_t *rank;
 
-        if (!json_get_bool(g->request->json, "raw_scores", false))
+        if (!g->probabilities && !json_get_bool(g->request->json, "raw_scores", false))
                 score = 1 / (1 + exp(-score));
         rank = json_pack("{s:I, s:f}", "index", (json_int_t)c->index, "score", score);
         if (rank && json_get_bool(g->request->json, "return_text", false))

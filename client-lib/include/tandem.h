@@ -404,6 +404,7 @@ struct tandem_result {
         uint64_t drafted_at[16], accepted_at[16]; /* the same by place in their step, while all before were right */
         const char *unguessed;                    /* why the last step had no guesses; "": it had some */
         uint32_t thinking_tokens;                 /* of the generated ones: thoughts, and the marks around them */
+        bool probability; /* the score of tandem_rerank() is one, from 0 to 1; else it has no bounds */
 };
 
 /* What a job tells while it runs; any may be NULL, and the whole struct too. The pointers they get are valid during the

@@ -252,6 +252,7 @@ struct tdm_job {
         struct tdm_job_text text;
         float *vector; /* [n_vector], of an embed job that ended without an error; of a rerank job the score */
         uint32_t n_vector;
+        bool probability; /* of a score: it is one */
 
         enum tdm_job_state state;
         bool accepted;

@@ -189,6 +189,12 @@ def over_http():
                              ({"model": "tale"}, "ranks no documents"), ({"query": "word " * 200}, "has")):
             check(words in str(g.post("/v1/rerank", {**body, **wrong}, 400)), words, wrong)
         check("tandem rerank" in str(g.post("/v1/embeddings", {"model": name, "input": "x"}, 400)), "no vectors")
+    path = model("qwen3")  # of yes and no: its scores are from 0 to 1 already
+    with Daemon(models=(path,)) as d, Gateway(d) as g:
+        body = {"model": os.path.basename(path)[:-len(".gguf")], "query": query, "texts": documents}
+        for raw in (False, True):
+            equal([(r["index"], f32(r["score"])) for r in g.post("/rerank", {**body, "raw_scores": raw})],
+                  rank(d, query, documents), f"probabilities, raw_scores {raw}")
 
 
 @test

@@ -213,6 +213,7 @@ static void send_vector(struct request *request, const struct tdm_job *job)
         vector.job = job->id;
         vector.n_numbers = job->n_vector;
         vector.numbers = job->vector;
+        vector.probability = job->probability;
         reply.kind_case = TANDEM__REPLY__KIND_VECTOR;
         reply.vector = &vector;
         face_send(request->client, request->id, &reply);
