@@ -67,7 +67,7 @@ class Keeping(Held):
         return list(self.kept.items())
 
     def journals(self):
-        return [name for name in self.kept if not name.endswith("-pipe")]
+        return [name for name in list(self.kept) if not name.endswith("-pipe")]
 
     def __exit__(self, *exc):
         try:
@@ -160,11 +160,11 @@ def caught(d, begin, n, way=kill, of=all):
     """Ends the daemon while all (or any) jobs that begin() makes are in their midst, and have said n bytes."""
     for _ in range(20):
         d.wait_ready()
-        workers = d.worker_pids()
-        with d.standing():
+        with d.standing() as workers:
             jobs = begin()
-        with d.sliced(lambda: all(job.has(n) for job in jobs), "output", workers):
-            if of(not job.ended.is_set() for job in jobs):
+            run_in_slices(workers, lambda: all(job.has(n) for job in jobs), "output")
+            left = len(d.jobs())
+            if left == len(jobs) or left > 0 and of is any:
                 way(d, workers)
                 d.expect_exit = 0
                 return jobs
@@ -173,13 +173,18 @@ def caught(d, begin, n, way=kill, of=all):
     raise AssertionError("the jobs were never in their midst")
 
 
+def begun(d, reader):
+    """The manager has heard of it: a socket holds ten messages, as some machines are set up."""
+    d._hear()
+    return reader
+
+
 def survive(way, rounds, seed):
     with on_a_bus(models=models()) as (bus, d, client):
         want = {name: Reader(client, name).said() for name in JOBS}
         rng = random.Random(seed)
         for i in range(rounds):
-            jobs = caught(d, lambda: [Reader(client, name) for name in JOBS], rng.randrange(1, 400), way,
-                          any)
+            jobs = caught(d, lambda: [begun(d, Reader(client, name)) for name in JOBS], rng.randrange(1, 400), way, any)
             follow(d, client)
             for name, job in zip(JOBS, jobs):
                 equal(job.said(), want[name], f"{name}, round {i}")
@@ -206,12 +211,22 @@ def killed_again_and_again():
     with on_a_bus() as (bus, d, client):
         want = Reader(client, "sampled").said()
         job, = caught(d, lambda: [Reader(client, "sampled")], 300)
-        for _ in range(3):
+        n_more = 0
+        for _ in range(20):
             follow(d, client)
-            workers = d.wait_ready() and d.worker_pids()
-            with d.sliced(lambda n=len(job.data): job.has(n + 300), "more output", workers):
-                check(not job.ended.is_set(), "in its midst")
-                d.kill()
+            d.wait_ready()
+            with d.standing() as workers:
+                run_in_slices(workers, lambda n=len(job.data): job.has(n + 300), "more output")
+                again = len(d.jobs()) > 0
+                if again:
+                    d.kill()
+            n_more += again
+            if n_more == 3:
+                break
+            if not again:  # it ended before it was caught
+                equal(job.said(), want, "the job")
+                job, = caught(d, lambda: [Reader(client, "sampled")], 300)
+        equal(n_more, 3, "daemons that died over it")
         follow(d, client)
         equal(job.said(), want, "the job")
         d.expect_exit = 0
@@ -299,7 +314,7 @@ def damaged_ones():
                 d.kept[f"job-{n:016x}"] = damaged(whole, rng)
             follow(d, client)
             equal(job.said(), want, "the one that is whole")
-            wait_for(lambda: not any(name.startswith("job-000000") for name in d.kept), "none of them is kept")
+            wait_for(lambda: not any(name.startswith("job-000000") for name in list(d.kept)), "none of them is kept")
         text = d.log()
         equal(text.count("an earlier daemon is forgotten: "), n, "each is said")
         check(text.count("its journal cannot be used, it") > n * 0.9, "why", text[-3000:])

@@ -358,9 +358,9 @@ void tdm_dbus_destroy(struct tdm_dbus *bus)
         tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
                 if (job->journal)
                         bus_journal_leave(job);
+        bus_restore_end(bus); /* first: peers that go would take theirs with them */
         bus_tear_down(bus);
         tdm_background_destroyp(&bus->closer);
-        bus_restore_end(bus);
         tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
                 bus_job_free(job);
         bus_stored_end(bus);

@@ -145,6 +145,12 @@ bool bus_may_keep(struct tdm_dbus *bus, uid_t uid, uint64_t more)
         return true;
 }
 
+bool bus_may_keep_journal(const struct tdm_dbus *bus, uid_t uid, uint64_t more)
+{
+        return kept_bytes(bus, true, uid) + more <= BUS_MAX_KEPT_BYTES_PER_UID / 2 &&
+               kept_bytes(bus, false, 0) + more <= BUS_MAX_KEPT_BYTES / 2;
+}
+
 static bool grow_text(struct bus_job *job, size_t size)
 {
         size_t capacity = TDM_MIN(TDM_MAX((size_t)1024, 2 * (job->text_size + size)), (size_t)BUS_MAX_TEXT_BYTES);
@@ -457,10 +463,10 @@ static void on_bus_job_done(struct tdm_job *j, void *userdata)
         char clean[3 * sizeof(j->text.tail)];
         size_t size;
 
-        job->ended = true;
-        job->ended_ns = tdm_now_ns();
         tdm_job_listen(j, NULL, NULL);
         if (bus_journal_is_left(job)) {
+                job->ended = true;
+                job->ended_ns = tdm_now_ns();
                 tdm_log_info("job %llu of the bus is left to the next daemon", (unsigned long long)j->id);
                 bus_journal_leave(job);
                 tdm_list_remove(&job->node);
@@ -468,11 +474,19 @@ static void on_bus_job_done(struct tdm_job *j, void *userdata)
                 bus_name_may_go(job->bus);
                 return;
         }
+        if ((j->end == TDM_JOB_END_STOP || j->end == TDM_JOB_END_LENGTH) &&
+            (job->differs || j->generated < job->n_earlier)) {
+                j->end = TDM_JOB_END_ERROR;
+                bus_journal_say_differs(&j->error);
+                j->text.tail_size = 0;
+        }
         size = bus_job_take_text(job, j->text.tail, j->text.tail_size, clean);
         if (job->output == BUS_OUTPUT_EVENTS)
                 put_done(job, clean, size);
         bus_stream_finish(&job->stream);
         bus_journal_note_end(job);
+        job->ended = true; /* not before: room for the last text is made of jobs that have ended */
+        job->ended_ns = tdm_now_ns();
         bus_job_tell_end(job);
         /* To the end of the list: those that have ended lie in the order of their ends. */
         tdm_list_remove(&job->node);
@@ -657,6 +671,7 @@ void bus_job_restored(struct bus_job *job, bool ended)
                 bus_journal_settle(job, 0);
         } else {
                 tdm_job_finish(job->job, TDM_JOB_END_ERROR, &err);
+                job->ended = false;
                 tdm_list_append(&job->bus->jobs, &job->node);
                 on_bus_job_done(job->job, job);
         }

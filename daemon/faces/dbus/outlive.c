@@ -130,7 +130,7 @@ void bus_journal_begin(struct bus_job *job, DBusMessage *message)
         if (job->ended || !make_room(bus) || getrandom(&number, sizeof(number), GRND_NONBLOCK) != sizeof(number) ||
             dbus_message_contains_unix_fds(message) || !dbus_message_marshal(message, &bytes, &size))
                 return;
-        r = bus_may_keep(bus, job->login, (uint64_t)size) ? make_journal(job, bytes, (size_t)size) : -EDQUOT;
+        r = bus_may_keep_journal(bus, job->login, (uint64_t)size) ? make_journal(job, bytes, (size_t)size) : -EDQUOT;
         explicit_bzero(bytes, (size_t)size);
         dbus_free(bytes);
         if (r < 0) {
@@ -263,14 +263,19 @@ bool bus_journal_repeats(struct bus_job *job, uint32_t index, const struct tdm_j
         return false;
 }
 
+void bus_journal_say_differs(struct tdm_error *err)
+{
+        tdm_error_set(err, TDM_E_MODEL_CHANGED,
+                      "tandemd came back with another model, or other arithmetic, under the same name");
+}
+
 void bus_journal_differs(struct bus_job *job)
 {
         struct tdm_error err;
 
         if (job->ended)
                 return;
-        tdm_error_set(&err, TDM_E_MODEL_CHANGED,
-                      "tandemd came back with another model, or other arithmetic, under the same name");
+        bus_journal_say_differs(&err);
         tdm_scheduler_cancel(job->bus->scheduler, job->job, &err);
 }
 

@@ -414,6 +414,7 @@ void bus_journal_note_end(struct bus_job *job);
 void bus_journal_give_up(struct bus_job *job, int r); /* it is of no use any more; no output is lost */
 bool bus_journal_has(const struct bus_job *job, uint64_t flag);
 bool bus_journal_repeats(struct bus_job *job, uint32_t index, const struct tdm_job_token *token); /* it was told */
+void bus_journal_say_differs(struct tdm_error *err);
 void bus_journal_differs(struct bus_job *job);       /* an earlier daemon drew other tokens: the job ends */
 bool bus_journal_is_left(const struct bus_job *job); /* its end here is that of this daemon */
 void bus_journal_leave(struct bus_job *job);
@@ -446,6 +447,8 @@ void bus_job_forget(struct bus_job *job);                     /* with a word to 
 uint64_t bus_job_tick(struct tdm_dbus *bus, uint64_t now_ns); /* when it wants to be called again; 0: not */
 void bus_job_cancel(struct bus_job *job);
 bool bus_may_keep(struct tdm_dbus *bus, uid_t uid, uint64_t more); /* drops what has ended to make room */
+bool bus_may_keep_journal(const struct tdm_dbus *bus, uid_t uid,
+                          uint64_t more); /* texts and output have half at least */
 void bus_job_write_end(struct bus_writer *w, const struct bus_job *job);
 
 /* manager.c */

@@ -62,6 +62,12 @@ static bool is_known(const struct tdm_dbus *bus, const char *name)
         return false;
 }
 
+/* libdbus ends the program over a name that is none. */
+static bool is_a_unique_name(const char *name)
+{
+        return name[0] == ':' && dbus_validate_bus_name(name, NULL);
+}
+
 static void take_journal(struct tdm_dbus *bus, struct tdm_dbus_stored *from)
 {
         struct bus_stored *st;
@@ -82,6 +88,12 @@ static void take_journal(struct tdm_dbus *bus, struct tdm_dbus_stored *from)
                 return;
         }
         from->fd = -1;
+        if (!is_a_unique_name(bus_journal_head(st->journal)->owner)) {
+                tdm_log_warning("a job of an earlier daemon is forgotten: no bus has an owner of its name");
+                bus_stored_forget(bus, st->name);
+                stored_free(st);
+                return;
+        }
         tdm_list_append(&bus->journals.stored, &st->node);
 }
 
@@ -201,7 +213,7 @@ static int put_back(struct bus_job *job, struct bus_stored *st)
         job->n_earlier = s->n_tokens;
         if (s->n_tokens > 0)
                 snprintf(job->told_numerics, sizeof(job->told_numerics), "%s", s->numerics);
-        job->stream.cut = (s->flags & BUS_JOURNAL_CUT) != 0;
+        job->stream.over = job->stream.cut = (s->flags & BUS_JOURNAL_CUT) != 0; /* or there would be a hole */
         snprintf(job->stored_as, sizeof(job->stored_as), "%s", st->name);
         job->journal = steal_ptr(&st->journal);
         job->bus->journals.n++;
@@ -326,6 +338,8 @@ void bus_restore_owner_left(struct tdm_dbus *bus, const char *owner)
         bool any = false;
         struct bus_stored *st;
 
+        if (bus->draining)
+                return; /* they are the next daemon's */
         tdm_list_for_each(st, &bus->journals.stored, struct bus_stored, node)
                 if (strcmp(bus_journal_head(st->journal)->owner, owner) == 0) {
                         owner_left(bus, st);
@@ -341,6 +355,8 @@ void bus_restore_of(struct bus_peer *peer)
         struct bus_stored *st;
         bool any = false;
 
+        if (peer->bus->draining)
+                return; /* they are the next daemon's */
         tdm_list_for_each(st, &peer->bus->journals.stored, struct bus_stored, node)
                 if (!st->left && strcmp(bus_journal_head(st->journal)->owner, peer->name) == 0) {
                         restore_one(peer->bus, &owner, st);

@@ -224,6 +224,36 @@ static void test_kept(void **state)
         }
 }
 
+/* The last text of a job that ends finds no room: the job stays, without that text. */
+static void test_end_without_room(void **state)
+{
+        const struct tdm_scheduler_config config = {
+                .max_jobs = 1, .max_rows = 1, .prefill_rows = 1, .max_sequences = 1
+        };
+        struct fixture *f = *state;
+        struct tdm_dbus bus = { .loop = f->loop };
+        struct bus_job *big, *job;
+
+        tdm_list_init(&bus.jobs);
+        assert_int_equal(bus_start_tick(&bus), 0);
+        assert_int_equal(tdm_scheduler_new(&bus.scheduler, f->loop, &config), 0);
+        tdm_scheduler_drain(bus.scheduler); /* so that the job ends at once */
+        big = make_job(&bus, 1, BUS_MAX_KEPT_BYTES_PER_UID - 100, false);
+        job = make_job(&bus, 1, 0, true);
+        tdm_list_remove(&job->node);
+        job->job->text.tail_size = (size_t)snprintf(job->job->text.tail, sizeof(job->job->text.tail), "held back");
+        bus_job_restored(job, false);
+        assert_int_equal(count(&bus), 2);
+        assert_true(job->ended && job->text_truncated);
+        assert_int_equal(job->text_bytes, strlen("held back"));
+        assert_int_equal(job->job->end, TDM_JOB_END_ERROR);
+        bus_job_free(job);
+        big->ended = true;
+        bus_job_free(big);
+        tdm_scheduler_destroy(bus.scheduler);
+        tdm_source_destroy(bus.tick);
+}
+
 /* ---- options ---- */
 
 static DBusMessage *request_message(struct bus_writer *w, const char *prompt)
@@ -371,6 +401,7 @@ int main(void)
                 cmocka_unit_test_setup_teardown(test_stream_dead, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_stream_dies_late, set_up, tear_down),
                 cmocka_unit_test(test_kept),
+                cmocka_unit_test_setup_teardown(test_end_without_room, set_up, tear_down),
                 cmocka_unit_test(test_options),
                 cmocka_unit_test(test_every_row),
                 cmocka_unit_test(test_error_names),
