@@ -206,6 +206,10 @@ static void test_kept(void **state)
         for (int i = 0; i < 6; i++)
                 make_job(&bus, 1, mib, false);
         assert_true(bus_may_keep(&bus, 1, 0));
+        assert_false(
+                bus_may_keep_journal(&bus, 1, 0)); /* a journal leaves half to text and output, and drops nothing */
+        assert_true(bus_may_keep_journal(&bus, 2, 8 * mib));
+        assert_false(bus_may_keep_journal(&bus, 2, 8 * mib + 1));
         assert_int_equal(count(&bus), 16);
         assert_true(bus_may_keep(&bus, 1, 2 * mib)); /* two of those that have ended are forgotten */
         assert_int_equal(count(&bus), 14);
@@ -252,6 +256,46 @@ static void test_end_without_room(void **state)
         bus_job_free(big);
         tdm_scheduler_destroy(bus.scheduler);
         tdm_source_destroy(bus.tick);
+}
+
+/* ---- jobs of an earlier daemon ---- */
+
+static unsigned take_stored(struct tdm_dbus *bus, const char *owner)
+{
+        struct tdm_dbus_stored stored = { .name = "job-1" };
+        struct bus_journal_head head = { .request_size = 1, .path = BUS_ROOT "/jobs/1" };
+        struct bus_journal *journal;
+        unsigned n = 0;
+
+        snprintf(head.owner, sizeof(head.owner), "%s", owner);
+        assert_int_equal(bus_journal_new(&journal, &head, "x"), 0);
+        stored.fd = dup(bus_journal_fd(journal));
+        bus_journal_free(journal);
+        bus_restore_take(bus, &stored, 1);
+        for (const struct tdm_list *at = bus->journals.stored.next; at != &bus->journals.stored; at = at->next)
+                n++;
+        return n;
+}
+
+/* A name that libdbus would end the process over is not asked for, and an end forgets no job. */
+static void test_stored(void **state)
+{
+        struct tdm_dbus bus = { 0 };
+
+        tdm_list_init(&bus.jobs);
+        tdm_list_init(&bus.journals.stored);
+        tdm_list_init(&bus.journals.forgets);
+        assert_int_equal(take_stored(&bus, ":1.\xff"), 0);
+        assert_int_equal(take_stored(&bus, "a.name"), 0);
+        assert_int_equal(take_stored(&bus, ""), 0);
+        assert_int_equal(take_stored(&bus, ":1.5"), 1);
+        bus.draining = true;
+        bus_restore_owner_left(&bus, ":1.5");
+        assert_false(tdm_list_empty(&bus.journals.stored));
+        bus.draining = false;
+        bus_restore_owner_left(&bus, ":1.5");
+        assert_true(tdm_list_empty(&bus.journals.stored));
+        bus_stored_end(&bus);
 }
 
 /* ---- options ---- */
@@ -402,6 +446,7 @@ int main(void)
                 cmocka_unit_test_setup_teardown(test_stream_dies_late, set_up, tear_down),
                 cmocka_unit_test(test_kept),
                 cmocka_unit_test_setup_teardown(test_end_without_room, set_up, tear_down),
+                cmocka_unit_test(test_stored),
                 cmocka_unit_test(test_options),
                 cmocka_unit_test(test_every_row),
                 cmocka_unit_test(test_error_names),
