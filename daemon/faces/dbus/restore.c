@@ -89,9 +89,7 @@ static void take_journal(struct tdm_dbus *bus, struct tdm_dbus_stored *from)
         }
         from->fd = -1;
         if (!is_a_unique_name(bus_journal_head(st->journal)->owner)) {
-                tdm_log_warning("a job of an earlier daemon is forgotten: no bus has an owner of its name");
-                bus_stored_forget(bus, st->name);
-                stored_free(st);
+                stored_drop(bus, st, "no bus has an owner of its name");
                 return;
         }
         tdm_list_append(&bus->journals.stored, &st->node);
