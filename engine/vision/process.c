@@ -108,9 +108,7 @@ static int answer_await(int socket, const struct tower_patience *until, struct t
                         if (r != 0)
                                 return r;
                 }
-                r = poll(&pollfd, 1,
-                         (int)TDM_MIN((until->deadline_ns - TDM_MIN(now, until->deadline_ns)) / TDM_NSEC_PER_MSEC + 1,
-                                      LOOK_MS));
+                r = poll(&pollfd, 1, (int)TDM_MIN((until->deadline_ns - now) / TDM_NSEC_PER_MSEC + 1, LOOK_MS));
                 if (r == 0 || (r < 0 && errno == EINTR))
                         continue;
                 if (r < 0)
