@@ -264,7 +264,9 @@ def ended_ones():
         read = Reader(client, "text")
         want = read.said()
         ended = client.until_done(slow.path), client.until_done(read.path)
-        client.call(client.generate("x", model="tale", max_tokens=100000)[0], JOB, "Cancel", "")
+        cancelled = Reader(client, "text", **{"max-tokens": 100000})
+        client.call(cancelled.path, JOB, "Cancel", "")
+        cancelled.said()
         wait_for(lambda: len(d.kept) == 4, "three journals, and one pipe that is not read")
         for way in (lambda: d.kill(), lambda: leave(d)):
             way()
