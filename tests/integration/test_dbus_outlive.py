@@ -260,7 +260,7 @@ def owners_and_those_that_linger():
 def ended_ones():
     """A job that had ended is there again: its result, its text, and what its pipe had not taken."""
     with on_a_bus() as (bus, d, client):
-        slow = Reader(client, "events", read=False)
+        slow = Reader(client, "events", read=False, **{"top-logprobs": 20})  # more than a pipe holds
         read = Reader(client, "text")
         want = read.said()
         ended = client.until_done(slow.path), client.until_done(read.path)
