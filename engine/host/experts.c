@@ -19,6 +19,7 @@
 #define SUM_VALUES 8192u                   /* of a chunk of the sum over experts */
 #define ALONE_PANELS 32u                   /* of a chunk where there is one row */
 #define FEW_ROWS 3u                        /* of which kernels wait for memory */
+#define SIGMOIDS_MORE 1e-6f                /* added to the chosen ones' sum, which may be 0 */
 #define BEGIN_BYTES 12288u                 /* of each of a pair of panels: what kernels leave to others */
 
 struct group {
@@ -151,8 +152,28 @@ static float sum_of_all(const struct tdm_kernels *kernels, const float *z, uint3
         return sum;
 }
 
-void tdm_experts_choose(const struct tdm_experts_layer *layer, const struct tdm_kernels *kernels, const float *z,
-                        uint32_t *ids, float *weights)
+/* The bias is of the choice alone. */
+static float choose_by_sigmoid(const struct tdm_experts_layer *layer, const struct tdm_kernels *kernels, const float *z,
+                               uint32_t *ids, float *weights)
+{
+        float s[TDM_MAX_EXPERTS], by[TDM_MAX_EXPERTS], sum = 0;
+
+        for (uint32_t i = 0; i < layer->n_experts; i++)
+                s[i] = -z[i];
+        kernels->exp_array(s, layer->n_experts, s);
+        for (uint32_t i = 0; i < layer->n_experts; i++) {
+                s[i] = 1 / (1 + s[i]);
+                by[i] = layer->choice_bias ? s[i] + layer->choice_bias[i] : s[i];
+        }
+        choose_largest(by, layer->n_experts, layer->n_used, ids);
+        for (uint32_t i = 0; i < layer->n_used; i++)
+                sum += weights[i] = s[ids[i]];
+        return sum + SIGMOIDS_MORE;
+}
+
+/* Returns the softmax's sum: over all, or over the chosen ones. */
+static float choose_by_softmax(const struct tdm_experts_layer *layer, const struct tdm_kernels *kernels, const float *z,
+                               uint32_t *ids, float *weights)
 {
         float sum = 0;
 
@@ -161,10 +182,18 @@ void tdm_experts_choose(const struct tdm_experts_layer *layer, const struct tdm_
                 weights[i] = z[ids[i]] - z[ids[0]];
         kernels->exp_array(weights, layer->n_used, weights);
         if (layer->router == TDM_ROUTER_SOFTMAX_ALL)
-                sum = sum_of_all(kernels, z, layer->n_experts, z[ids[0]]);
-        else
-                for (uint32_t i = 0; i < layer->n_used; i++)
-                        sum += weights[i];
+                return sum_of_all(kernels, z, layer->n_experts, z[ids[0]]);
+        for (uint32_t i = 0; i < layer->n_used; i++)
+                sum += weights[i];
+        return sum;
+}
+
+void tdm_experts_choose(const struct tdm_experts_layer *layer, const struct tdm_kernels *kernels, const float *z,
+                        uint32_t *ids, float *weights)
+{
+        float sum = layer->router == TDM_ROUTER_SIGMOID ? choose_by_sigmoid(layer, kernels, z, ids, weights) :
+                                                          choose_by_softmax(layer, kernels, z, ids, weights);
+
         for (uint32_t i = 0; i < layer->n_used; i++) {
                 weights[i] /= sum;
                 if (layer->scales)

@@ -4,8 +4,9 @@
  * expert that no row wants are not read. Each product is one parallel region over pieces of all groups.
  *
  * A row's result depends on the row alone. Products are what kernels.h promises, whoever shares the group. ORDER of the
- * sum over a row's experts: by rank, which is by the router's numbers from large to small, of equal ones the lower
- * expert first; y = w_0 y_0, then y = y + w_i y_i for i = 1 …, each product and each sum rounded.
+ * sum over a row's experts: by rank, which is by the numbers that they are chosen by, from large to small, of equal
+ * ones the lower expert first; y = w_0 y_0, then y = y + w_i y_i for i = 1 …, each product and each sum rounded. They
+ * are chosen by the router's numbers z, or with TDM_ROUTER_SIGMOID by 1 / (1 + exp(-z)) + bias.
  *
  * Everything is allocated at load. */
 #ifndef TDM_ENGINE_HOST_EXPERTS_H
@@ -20,6 +21,7 @@ struct tdm_experts_layer {
         enum tdm_act gate_act, up_act, down_act;
         const float *gate_bias, *up_bias; /* [n_experts][d_expert]; NULL: none */
         const float *down_bias;           /* [n_experts][d_out] */
+        const float *choice_bias;         /* [n_experts], with TDM_ROUTER_SIGMOID; NULL: none */
         const float *scales;              /* [n_experts]: a weight is multiplied by its expert's; NULL: 1 */
         uint32_t n_experts, n_used, d_expert;
         /* From an expert's gate to the next one's, and so of up: more than its own where the two alternate. */

@@ -20,8 +20,8 @@
 /* Features that it computes besides those of all devices. */
 #define FEATURES                                                                                                       \
         (BIT(ROPE_PARTIAL) | BIT(WINDOW_BY_LAYER) | BIT(SHORT_CONV) | BIT(GATED_DELTA) | BIT(ATTENTION_GATE) |         \
-         BIT(SHARED_EXPERT) | BIT(ODD_HEADS) | BIT(QK_NORM_EACH) | BIT(NORMS_OF_SUMS) | BIT(FFN_GELU) |                \
-         BIT(POSITIONS) | BIT(PICTURES))
+         BIT(SHARED_EXPERT) | BIT(ROUTER_SIGMOID) | BIT(ODD_HEADS) | BIT(QK_NORM_EACH) | BIT(NORMS_OF_SUMS) |          \
+         BIT(FFN_GELU) | BIT(POSITIONS) | BIT(PICTURES))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -201,6 +201,7 @@ static void experts_init(const struct tdm_host_model *model, uint32_t layer, con
                 .gate_bias = vector(model, TDM_TENSOR_GATE_EXPS_BIAS, layer),
                 .up_bias = vector(model, TDM_TENSOR_UP_EXPS_BIAS, layer),
                 .down_bias = vector(model, TDM_TENSOR_DOWN_EXPS_BIAS, layer),
+                .choice_bias = vector(model, TDM_TENSOR_CHOICE_BIAS, layer),
                 .scales = vector(model, TDM_TENSOR_EXPERT_SCALES, layer),
                 .n_experts = recipe->n_experts,
                 .n_used = recipe->n_experts_used,

@@ -349,6 +349,48 @@ static void choices(void **state)
         }
 }
 
+/* By a sigmoid the bias chooses and does not weigh. */
+static void sigmoids(void **state)
+{
+        static const struct {
+                float z[6], bias[6];
+                uint32_t ids[3];
+        } cases[] = {
+                { { 1, 5, 3, 2, 4, 0 }, { 0 }, { 1, 4, 2 } },
+                { { 1, 5, 3, 2, 4, 0 }, { 0, 0, 0, 0, 0, 1 }, { 5, 1, 4 } },
+                { { 1, 5, 3, 2, 4, 0 }, { 0.5f, -1, -0.25f, 0, 0, 0 }, { 0, 4, 3 } },
+                { { 0, 0, 0, 0, 0, 0 }, { 0, 0, 1, 0, 1, 0 }, { 2, 4, 0 } },
+                { { 100, 200, 300, -300, 0, 0 }, { 0 }, { 0, 1, 2 } }, /* all of the largest are 1 */
+                { { -300, -300, -300, -300, -300, -300 }, { 0, 0, 0, 3, 2, 1 }, { 3, 4, 5 } },
+                { { NAN, 1, NAN, 0, NAN, NAN }, { 0 }, { 1, 3, 0 } },
+                { { 1, 2, 3, 4, 5, 6 }, { 0, 0, 0, 0, NAN, -INFINITY }, { 3, 2, 1 } },
+        };
+        const float scales[6] = { 2, 2, 2, 2, 2, 2 };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(cases); i++)
+                for (unsigned cpu = 0; cpu < TDM_ARRAY_SIZE(names); cpu++) {
+                        struct tdm_experts_layer layer = { .n_experts = 6,
+                                                           .n_used = 3,
+                                                           .router = TDM_ROUTER_SIGMOID,
+                                                           .choice_bias = cases[i].bias,
+                                                           .scales = cpu ? scales : NULL };
+                        const struct tdm_kernels *kernels = tdm_kernels_get(names[cpu]);
+                        double sum = 1e-6;
+                        uint32_t ids[3];
+                        float weights[3];
+
+                        if (!kernels)
+                                continue;
+                        tdm_experts_choose(&layer, kernels, cases[i].z, ids, weights);
+                        assert_memory_equal(ids, cases[i].ids, sizeof(ids));
+                        for (unsigned k = 0; k < 3; k++)
+                                sum += 1 / (1 + exp(-(double)cases[i].z[ids[k]]));
+                        for (unsigned k = 0; k < 3 && !isnan(sum); k++)
+                                assert_true(fabs((double)weights[k] * sum / (cpu ? 2 : 1) -
+                                                 1 / (1 + exp(-(double)cases[i].z[ids[k]]))) < 1e-6);
+                }
+}
+
 /* tandemd plans for what they take. */
 static void planned(void **state)
 {
@@ -383,7 +425,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(choices),      cmocka_unit_test(company), cmocka_unit_test(one_expert),
-                cmocka_unit_test(every_expert), cmocka_unit_test(planned),
+                cmocka_unit_test(every_expert), cmocka_unit_test(planned), cmocka_unit_test(sigmoids),
         };
 
         unsetenv("TANDEM_CPU");

@@ -23,7 +23,7 @@ static int begin_as(const char *architecture, const struct tdm_gguf *g, struct t
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 struct tdm_layer_recipe *l = &recipe->layers[i];
 
-                l->biases = TDM_BIAS_ALL;
+                l->biases = TDM_BIAS_ALL & ~(uint32_t)TDM_BIAS_CHOICE;
                 l->has_sinks = 1;
                 l->activation = TDM_ACTIVATION_SWIGLU_CLAMPED;
                 l->d_expert = hp->layers[i].d_ff;

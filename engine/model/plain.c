@@ -50,7 +50,8 @@ void tdm_plain_recipe(const struct tdm_gguf *g, const char *architecture, const 
         for (uint32_t i = 0; i < hp->n_layers; i++)
                 ret->layers[i] = (struct tdm_layer_recipe){
                         .norms = TDM_NORM_ATTN_BEFORE | TDM_NORM_FFN_BEFORE | norms,
-                        .biases = tdm_biases_of_file(g, i, TDM_BIAS_ALL & ~(uint32_t)TDM_BIAS_ROUTER),
+                        .biases =
+                                tdm_biases_of_file(g, i, TDM_BIAS_ALL & ~(uint32_t)(TDM_BIAS_ROUTER | TDM_BIAS_CHOICE)),
                         .query_scale = (float)(1.0 / sqrt((double)hp->layers[i].head_dim)),
                         .activation = TDM_ACTIVATION_SILU,
                 };
@@ -200,13 +201,24 @@ enum gating { GATING_NONE, GATING_SOFTMAX, GATING_SIGMOID, GATING_SOFTMAX_CHOSEN
 int tdm_experts_read_router(const struct tdm_gguf *g, const char *architecture, uint32_t *ret, struct tdm_error *err)
 {
         uint32_t gating = GATING_NONE;
-        bool normed = *ret != TDM_ROUTER_SOFTMAX_ALL;
+        bool normed = *ret != TDM_ROUTER_SOFTMAX_ALL, is_sigmoid = *ret == TDM_ROUTER_SIGMOID;
         int r;
 
         if ((r = tdm_key_get_u32(g, architecture, "expert_gating_func", &gating, err)) ||
             (r = tdm_key_get_bool(g, architecture, "norm_top_k_prob", &normed, err)) || /* as Ollama calls it */
             (r = tdm_key_get_bool(g, architecture, "expert_weights_norm", &normed, err)))
                 return r;
+        if (is_sigmoid && gating != GATING_NONE && gating != GATING_SIGMOID)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "its router weights experts by function %u, only a sigmoid is supported in a %s "
+                                     "model (key %s.expert_gating_func)",
+                                     gating, architecture, architecture);
+        if (is_sigmoid)
+                return normed ? 0 :
+                                tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                              "its weights of experts are not divided by their sum, which is not "
+                                              "supported with a sigmoid (key %s.expert_weights_norm)",
+                                              architecture);
         if (gating != GATING_NONE && gating != GATING_SOFTMAX && gating != GATING_SOFTMAX_CHOSEN)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "its router weights experts by function %u%s, only softmax is supported (key "
@@ -217,7 +229,8 @@ int tdm_experts_read_router(const struct tdm_gguf *g, const char *architecture, 
         return 0;
 }
 
-static int read_experts(const struct tdm_gguf *g, const char *architecture, struct tdm_hparams *hp,
+/* The first n_dense layers have a dense FFN. */
+static int read_experts(const struct tdm_gguf *g, const char *architecture, uint32_t n_dense, struct tdm_hparams *hp,
                         struct tdm_recipe *recipe, struct tdm_error *err)
 {
         uint32_t router = recipe->layers[0].router;
@@ -228,6 +241,10 @@ static int read_experts(const struct tdm_gguf *g, const char *architecture, stru
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 struct tdm_layer_recipe *l = &recipe->layers[i];
 
+                if (i < n_dense) {
+                        l->n_experts = l->n_experts_used = l->d_expert = l->router = 0;
+                        continue;
+                }
                 if (l->n_experts == 0 || l->n_experts_used == 0)
                         return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s.%s is missing", architecture,
                                              l->n_experts == 0 ? "expert_count" : "expert_used_count");
@@ -242,9 +259,15 @@ static int read_experts(const struct tdm_gguf *g, const char *architecture, stru
 int tdm_experts_of_file(const struct tdm_gguf *g, const char *architecture, struct tdm_hparams *hp,
                         struct tdm_recipe *recipe, struct tdm_error *err)
 {
+        return tdm_experts_behind_dense(g, architecture, 0, hp, recipe, err);
+}
+
+int tdm_experts_behind_dense(const struct tdm_gguf *g, const char *architecture, uint32_t n_dense,
+                             struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+{
         int r = tdm_experts_refuse_others(g, architecture, err);
 
-        return r ? r : read_experts(g, architecture, hp, recipe, err);
+        return r ? r : read_experts(g, architecture, n_dense, hp, recipe, err);
 }
 
 int tdm_experts_with_shared(const struct tdm_gguf *g, const char *architecture, bool is_gated, struct tdm_hparams *hp,
@@ -272,5 +295,5 @@ int tdm_experts_with_shared(const struct tdm_gguf *g, const char *architecture, 
                 recipe->layers[i].d_shared = width;
                 recipe->layers[i].has_shared_gate = is_gated && width > 0;
         }
-        return read_experts(g, architecture, hp, recipe, err);
+        return read_experts(g, architecture, 0, hp, recipe, err);
 }

@@ -120,6 +120,9 @@ int tdm_refuse_unfollowed(const struct tdm_gguf *gguf, const struct tdm_architec
  * the recipe's unless keys ask for another. */
 int tdm_experts_of_file(const struct tdm_gguf *gguf, const char *architecture, struct tdm_hparams *hp,
                         struct tdm_recipe *recipe, struct tdm_error *err);
+/* The same where the first n_dense layers have a dense FFN in place of experts. */
+int tdm_experts_behind_dense(const struct tdm_gguf *gguf, const char *architecture, uint32_t n_dense,
+                             struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err);
 /* The same where layers may have a shared expert. Where the file says nothing of its width, the recipe's first layer
  * holds; 0: there is none. is_gated: it is scaled by a gate. */
 int tdm_experts_with_shared(const struct tdm_gguf *gguf, const char *architecture, bool is_gated,
@@ -127,7 +130,7 @@ int tdm_experts_with_shared(const struct tdm_gguf *gguf, const char *architectur
 /* Refuses keys that ask for experts of another kind. */
 int tdm_experts_refuse_others(const struct tdm_gguf *gguf, const char *architecture, struct tdm_error *err);
 /* What keys say of the router (enum tdm_router). Where they say nothing, what *ret is holds, and else the softmax of
- * the chosen ones. */
+ * the chosen ones. A sigmoid is the architecture's own: keys that say otherwise are refused. */
 int tdm_experts_read_router(const struct tdm_gguf *gguf, const char *architecture, uint32_t *ret,
                             struct tdm_error *err);
 /* The keys of experts. */

@@ -72,7 +72,7 @@ static int check_experts(const struct tdm_layer_recipe *l, struct tdm_error *err
 {
         if (l->n_experts == 0) {
                 if (l->n_experts_used || l->d_expert || l->router || l->has_dense_beside || l->gate_up_is_one ||
-                    l->d_shared || l->has_shared_gate || (l->biases & TDM_BIAS_ROUTER))
+                    l->d_shared || l->has_shared_gate || (l->biases & (TDM_BIAS_ROUTER | TDM_BIAS_CHOICE)))
                         return bad(err, "sizes of experts without experts");
                 return 0;
         }
@@ -80,15 +80,18 @@ static int check_experts(const struct tdm_layer_recipe *l, struct tdm_error *err
                 return bad(err, "an impossible number of experts in use");
         if (l->d_expert < 1 || l->d_expert > TDM_WIDTH_MAX || l->d_expert % 32)
                 return bad(err, "experts of an impossible width");
-        if (l->router != TDM_ROUTER_SOFTMAX_CHOSEN && l->router != TDM_ROUTER_SOFTMAX_ALL)
+        if (l->router < TDM_ROUTER_SOFTMAX_CHOSEN || l->router > TDM_ROUTER_SIGMOID)
                 return bad(err, "a router of no known kind");
+        if (l->biases & TDM_BIAS_CHOICE && l->router != TDM_ROUTER_SIGMOID)
+                return bad(err, "a bias of a choice without a sigmoid");
         if (l->gate_up_is_one && !l->has_dense_beside)
                 return bad(err, "experts of one tensor without a dense FFN beside them");
         if (l->d_shared > TDM_WIDTH_MAX || l->d_shared % 32)
                 return bad(err, "a shared expert of an impossible width");
         if (l->d_shared ? l->has_dense_beside : l->has_shared_gate)
                 return bad(err, "a shared expert beside a dense FFN, or a gate of none");
-        if (l->has_dense_beside && l->biases & (TDM_BIAS_GATE | TDM_BIAS_UP | TDM_BIAS_DOWN | TDM_BIAS_ROUTER))
+        if (l->has_dense_beside &&
+            l->biases & (TDM_BIAS_GATE | TDM_BIAS_UP | TDM_BIAS_DOWN | TDM_BIAS_ROUTER | TDM_BIAS_CHOICE))
                 return bad(err, "biases of experts beside a dense FFN");
         return 0;
 }
@@ -447,18 +450,20 @@ static uint64_t layer_features(const struct tdm_layer_recipe *l)
 {
         const uint32_t before = TDM_NORM_ATTN_BEFORE | TDM_NORM_FFN_BEFORE,
                        after = TDM_NORM_ATTN_AFTER | TDM_NORM_FFN_AFTER;
+        bool is_sigmoid = l->router == TDM_ROUTER_SIGMOID; /* its bias is a part of it */
 
         return ((l->norms & before) != before ? BIT(NO_NORM_BEFORE) : 0) |
                ((l->norms & after) != after ? BIT(NO_NORM_AFTER) : 0) |
                (l->norms & TDM_NORM_QK_WIDE ? BIT(QK_NORM_WIDE) : 0) |
                (l->norms & TDM_NORM_QK_LATE ? BIT(QK_NORM_LATE) : 0) |
                (l->norms & TDM_NORM_QK_EACH ? BIT(QK_NORM_EACH) : 0) | (l->norms & TDM_NORM_V ? BIT(V_NORM) : 0) |
-               (l->biases ? BIT(BIASES) : 0) | (l->attention_softcap > 0 ? BIT(ATTENTION_SOFTCAP) : 0) |
-               (l->has_sinks ? BIT(SINKS) : 0) | (l->v_is_k ? BIT(V_IS_K) : 0) | activation_features(l->activation) |
-               (l->is_sparse ? BIT(SPARSITY) : 0) |
-               (l->n_experts && !l->has_dense_beside && !l->d_shared ? BIT(EXPERTS) : 0) |
+               (l->biases & ~(uint32_t)TDM_BIAS_CHOICE ? BIT(BIASES) : 0) |
+               (l->attention_softcap > 0 ? BIT(ATTENTION_SOFTCAP) : 0) | (l->has_sinks ? BIT(SINKS) : 0) |
+               (l->v_is_k ? BIT(V_IS_K) : 0) | activation_features(l->activation) | (l->is_sparse ? BIT(SPARSITY) : 0) |
+               (l->n_experts && !l->has_dense_beside && !l->d_shared && !is_sigmoid ? BIT(EXPERTS) : 0) |
                (l->has_dense_beside ? BIT(DENSE_BESIDE) : 0) | (l->d_shared ? BIT(SHARED_EXPERT) : 0) |
-               (l->has_input ? BIT(PER_LAYER_INPUT) : 0) | (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
+               (is_sigmoid ? BIT(ROUTER_SIGMOID) : 0) | (l->has_input ? BIT(PER_LAYER_INPUT) : 0) |
+               (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);
 }
 
 /* Compared with the model's largest, and with the first layer that has a window where this one has, or none. */

@@ -34,8 +34,10 @@
  *   delta_in_groups, of head j / (heads of values / heads of keys)
  *   The state is the last taps - 1 of u, then M of each head.
  *
- * Experts e take the place of the dense FFN: the sum of w_e FFN_e(f), with w of a router's numbers Wr f. Where a dense
- * FFN runs beside them (has_dense_beside), every norm has a gain of its own and every expert a scale s_e:
+ * Experts e take the place of the dense FFN: the sum of w_e FFN_e(f), with w of a router's numbers z = Wr f. With
+ * TDM_ROUTER_SIGMOID s = sigmoid(z) and w_e = s_e / (sum of s of the chosen + 1e-6); chosen are the largest s_e + b_e.
+ *
+ * Where a dense FFN runs beside them (has_dense_beside), every norm has a gain of its own and every expert a scale s_e:
  *
  *   w_e = s_e router(Wr RMS(x) / sqrt(d)), y = RMS(FFN(f)) + RMS(sum of w_e FFN_e(RMS(x)))
  *   x = x + RMS(y)                              TDM_NORM_FFN_AFTER
@@ -112,7 +114,8 @@ enum tdm_bias {
         TDM_BIAS_UP = 1 << 5,
         TDM_BIAS_DOWN = 1 << 6,
         TDM_BIAS_ROUTER = 1 << 7,
-        TDM_BIAS_ALL = (1 << 8) - 1
+        TDM_BIAS_CHOICE = 1 << 8, /* of what experts are chosen by, not of their weights; with TDM_ROUTER_SIGMOID */
+        TDM_BIAS_ALL = (1 << 9) - 1
 };
 
 /* Which two numbers of a head make a pair. Rows of matrices that make neighbours, or of which a part is turned, are
@@ -168,7 +171,8 @@ enum tdm_activation { TDM_ACTIVATIONS(TDM_ACTIVATION_VALUE) TDM_ACTIVATION_GELU_
 enum tdm_router {
         TDM_ROUTER_NONE = 0,
         TDM_ROUTER_SOFTMAX_CHOSEN = 1, /* softmax over the chosen ones, which are the largest */
-        TDM_ROUTER_SOFTMAX_ALL = 2     /* softmax over all, not scaled to the sum 1 */
+        TDM_ROUTER_SOFTMAX_ALL = 2,    /* softmax over all, not scaled to the sum 1 */
+        TDM_ROUTER_SIGMOID = 3         /* sigmoid of each, divided by the sum of the chosen ones; as above */
 };
 
 /* What a layer does in its attention block. */
@@ -268,7 +272,7 @@ struct tdm_recipe {
 };
 
 /* Goes up with every change of what a recipe's bytes mean: it is part of TDM_WEIGHTS_ABI. */
-#define TDM_RECIPE_LAYOUT 9u
+#define TDM_RECIPE_LAYOUT 10u
 static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 112 &&
                       sizeof(struct tdm_recipe) == 120 + 48 * TDM_MAX_ROPES + 112 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
@@ -355,6 +359,7 @@ uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct 
         X(EXPERTS, 1, "experts")                                                                                       \
         X(DENSE_BESIDE, 1, "experts beside a dense FFN")                                                               \
         X(SHARED_EXPERT, 0, "shared experts")                                                                          \
+        X(ROUTER_SIGMOID, 0, "experts chosen by a sigmoid")                                                            \
         X(STREAMS, 1, "a residual of several streams")                                                                 \
         X(LAUREL, 1, "a low-rank branch beside attention")                                                             \
         X(PER_LAYER_INPUT, 1, "an input for each layer")                                                               \

@@ -150,6 +150,8 @@ static const struct kind {
         [TDM_TENSOR_UP_SHEXP] = { "ffn_up_shexp", LAYER, MATRIX, SHARED, MODEL, NEEDED, 0, 0, OF_EXPERTS },
         [TDM_TENSOR_DOWN_SHEXP] = { "ffn_down_shexp", LAYER, MATRIX, MODEL, SHARED, NEEDED, 0, 0, OF_EXPERTS },
         [TDM_TENSOR_SHARED_GATE] = { "ffn_gate_inp_shexp", LAYER, MATRIX, ONE, MODEL, NEEDED, 0, 0, OF_EXPERTS },
+        [TDM_TENSOR_CHOICE_BIAS] = { "exp_probs_b", LAYER, VECTOR, ONE, EXPERTS, NEEDED, 0, TDM_BIAS_CHOICE,
+                                     OF_EXPERTS },
         [TDM_TENSOR_DELTA_QKV] = { "attn_qkv", LAYER, MATRIX, DELTA_WIDTH, MODEL, NEEDED, 0, .mixer = OF_DELTA },
         [TDM_TENSOR_DELTA_Z] = { "attn_gate", LAYER, MATRIX, DELTA_V_WIDTH, MODEL, NEEDED, 0, .mixer = OF_DELTA },
         [TDM_TENSOR_DELTA_CONV] = { "ssm_conv1d", LAYER, VECTOR, DELTA_WIDTH, TAPS, NEEDED, 0, .mixer = OF_DELTA },

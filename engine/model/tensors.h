@@ -96,6 +96,7 @@ enum tdm_tensor_kind {
         TDM_TENSOR_LABEL_DENSE_BIAS,
         TDM_TENSOR_LABELS, /* [n_labels][d_model] */
         TDM_TENSOR_LABELS_BIAS,
+        TDM_TENSOR_CHOICE_BIAS, /* [n_experts] */
         TDM_N_TENSOR_KINDS
 };
 

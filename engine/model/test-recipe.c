@@ -149,6 +149,7 @@ static void hostile_layers(void **state)
                 REFUSED(r.layers[i].router = TDM_ROUTER_SOFTMAX_ALL);
                 REFUSED(r.layers[i].has_dense_beside = 1);
                 REFUSED(r.layers[i].biases = TDM_BIAS_ROUTER);
+                REFUSED(r.layers[i].biases = TDM_BIAS_CHOICE);
                 REFUSED(r.layers[i].has_input = 1); /* of no width */
                 REFUSED(r.layers[i].has_output_scale = 2);
                 REFUSED(r.layers[i].mixer = TDM_MIXER_SHORT_CONV);  /* without taps or a state */
@@ -165,7 +166,8 @@ static void hostile_layers(void **state)
                 REFUSED(EXPERTS(8, 2, 1u << 20, TDM_ROUTER_SOFTMAX_ALL));
                 REFUSED(EXPERTS(8, 2, 32, TDM_ROUTER_NONE));
                 REFUSED(EXPERTS(128, TDM_MAX_EXPERTS_USED + 1, 32, TDM_ROUTER_SOFTMAX_ALL));
-                REFUSED(EXPERTS(8, 2, 32, 3));
+                REFUSED(EXPERTS(8, 2, 32, TDM_ROUTER_SIGMOID + 1));
+                REFUSED((EXPERTS(8, 2, 32, TDM_ROUTER_SOFTMAX_ALL), r.layers[i].biases = TDM_BIAS_CHOICE));
                 REFUSED(r.layers[i].d_shared = 32); /* without experts that are chosen */
                 REFUSED(r.layers[i].has_shared_gate = 1);
                 REFUSED(r.layers[i].delta_in_groups = 1);
@@ -423,6 +425,9 @@ static void features(void **state)
         ASKS(TDM_FEATURE_SHARED_EXPERT,
              (r.layers[1].n_experts = 8, r.layers[1].n_experts_used = 2, r.layers[1].d_expert = 32,
               r.layers[1].router = TDM_ROUTER_SOFTMAX_ALL, r.layers[1].d_shared = 64));
+        ASKS(TDM_FEATURE_ROUTER_SIGMOID,
+             (r.layers[1].n_experts = 8, r.layers[1].n_experts_used = 2, r.layers[1].d_expert = 32,
+              r.layers[1].router = TDM_ROUTER_SIGMOID, r.layers[1].biases = TDM_BIAS_CHOICE));
         ASKS(TDM_FEATURE_STREAMS, (r.residual = TDM_RESIDUAL_ALTUP, r.n_streams = 4, sizes.residual_width = 320));
         ASKS(TDM_FEATURE_LAUREL, r.laurel_rank = 64);
         ASKS(TDM_FEATURE_PER_LAYER_INPUT, (r.per_layer_width = 32, r.layers[1].has_input = 1));
@@ -510,6 +515,11 @@ static void presence(void **state)
                 assert_int_equal(tdm_tensor_presence(TDM_TENSOR_DOWN_EXPS_BIAS, &good, &hp, i), TDM_TENSOR_ABSENT);
                 assert_int_equal(tdm_tensor_presence(TDM_TENSOR_SINKS, &good, &hp, i), TDM_TENSOR_ABSENT);
         }
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_CHOICE_BIAS, &good, &hp, 0), TDM_TENSOR_ABSENT);
+        good.layers[0].biases |= TDM_BIAS_CHOICE;
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_CHOICE_BIAS, &good, &hp, 0), TDM_TENSOR_REQUIRED);
+        tdm_tensor_name(TDM_TENSOR_CHOICE_BIAS, 0, name);
+        assert_string_equal(name, "blk.0.exp_probs_b.bias");
         assert_int_equal(tdm_tensor_presence(TDM_TENSOR_DOWN_SHEXP, &good, &hp, 0), TDM_TENSOR_ABSENT);
         good.layers[0].d_shared = 96;
         for (uint32_t has_gate = 0; has_gate < 2; has_gate++) {

@@ -11,12 +11,13 @@
 /* An eighth of the device's memory, between these bounds, is left to buffers for work. */
 #define WORK_BYTES_MIN (UINT64_C(128) << 20)
 #define WORK_BYTES_MAX (UINT64_C(1) << 30)
-/* What layers with a state consist of, shared experts, norms of heads that Command R+ has, and rows that are no
- * tokens. */
+/* What layers with a state consist of, shared experts, experts chosen by a sigmoid, norms of heads that Command R+ has,
+ * and rows that are no tokens. */
 #define LEFT_TO_HOST                                                                                                   \
         (TDM_FEATURE_BIT(TDM_FEATURE_SHORT_CONV) | TDM_FEATURE_BIT(TDM_FEATURE_GATED_DELTA) |                          \
          TDM_FEATURE_BIT(TDM_FEATURE_ATTENTION_GATE) | TDM_FEATURE_BIT(TDM_FEATURE_SHARED_EXPERT) |                    \
-         TDM_FEATURE_BIT(TDM_FEATURE_QK_NORM_EACH) | TDM_FEATURE_BIT(TDM_FEATURE_PICTURES))
+         TDM_FEATURE_BIT(TDM_FEATURE_ROUTER_SIGMOID) | TDM_FEATURE_BIT(TDM_FEATURE_QK_NORM_EACH) |                     \
+         TDM_FEATURE_BIT(TDM_FEATURE_PICTURES))
 
 int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err)
 {
