@@ -2,8 +2,8 @@
 """Write a random-weight GGUF of an LFM2, Qwen 3.5 or Qwen3-Next shape, whose layers keep a state or keys, for parity
 and speed checks.
 
-usage: mkgguf_hybrids.py OUT --arch lfm2|qwen35|qwen35moe|qwen3next --size SIZE [--type T] [--embd-type T] [--seed N]
-                         [--layers N] [--vocab N] [--key "NAME[=TYPE:VALUE] …"] [--fast]
+usage: mkgguf_hybrids.py OUT --arch lfm2|lfm2moe|qwen35|qwen35moe|qwen3next --size SIZE [--type T] [--embd-type T]
+                         [--seed N] [--layers N] [--vocab N] [--key "NAME[=TYPE:VALUE] …"] [--fast]
 --key puts in other keys, or other values of keys, or without a value leaves one out: for files that are refused, or
 must mean the same.
 The small sizes (dev, k, odd, mtp) are those of the golden files in tests/golden/archs: the same seed gives the weights
@@ -32,6 +32,13 @@ SIZES = {
     ("lfm2", "long"): (6, 192, 6, 2, 352, 16384, 1e6, (2, 4)),  # for conversations
     ("lfm2", "350m"): (16, 1024, 16, 8, 4608, 32768, 1e6, (2, 5, 8, 10, 12, 14)),
     ("lfm2", "1.2b"): (16, 2048, 32, 8, 8192, 32768, 1e6, (2, 5, 8, 10, 12, 14)),
+}
+# The same with experts: their number, in use, neurons of one, and how many layers before them have a dense FFN.
+EXPERTS = {
+    "dev": ((5, 192, 6, 2, 352, 4096, 1e6, (2, 4)), (16, 4, 64, 2)),
+    "k": ((4, 256, 4, 2, 512, 4096, 1e6, (2,)), (8, 2, 256, 1)),
+    "long": ((5, 192, 6, 2, 352, 16384, 1e6, (2, 4)), (16, 4, 64, 2)),
+    "8b-a1b": ((24, 2048, 32, 8, 7168, 32768, 1e6, (2, 6, 10, 14, 18, 21)), (32, 4, 1792, 2)),
 }
 SMALL = ("dev", "k", "odd", "long", "mtp")
 TAPS = 3
@@ -155,13 +162,16 @@ def qwen_tensors(arch, s, rng, n_layers, n_vocab, kind, embd_type):
     return out
 
 
-def metadata(arch, size, name, n_layers, n_vocab):
+def metadata(arch, size, experts, name, n_layers, n_vocab):
     _, d, heads, kv_heads, ff, n_ctx, base, attention = size
 
     def key(what, kind, value):
         return kv(f"{arch}.{what}", kind, value)
 
-    return [kv("general.architecture", "str", arch), kv("general.name", "str", name),
+    names = ("expert_count", "expert_used_count", "expert_feed_forward_length", "leading_dense_block_count")
+    more = [key(what, "u32", value) for what, value in zip(names, experts)]
+    more += [key("expert_gating_func", "u32", 2)] if experts else []  # a sigmoid
+    return more + [kv("general.architecture", "str", arch), kv("general.name", "str", name),
             key("block_count", "u32", n_layers), key("embedding_length", "u32", d), key("context_length", "u32", n_ctx),
             key("feed_forward_length", "u32", ff), key("attention.head_count", "u32", heads),
             key("attention.head_count_kv", "ai32", [kv_heads if i in attention else 0 for i in range(n_layers)]),
@@ -184,23 +194,37 @@ def mixer(size, b, in_attention, kind):
             (b + "attn_output.weight", (d, heads * head_dim), kind, 1.6 * (heads * head_dim) ** -0.5)]
 
 
-def tensors(size, n_layers, n_vocab, kind, embd_type):
+def ffn(d, ff, experts, b, kind):
+    if not experts:
+        return [(b + "ffn_gate.weight", (ff, d), kind, 1.5 * d ** -0.5),
+                (b + "ffn_up.weight", (ff, d), kind, d ** -0.5),
+                (b + "ffn_down.weight", (d, ff), kind, ff ** -0.5)]
+    n, _, ff, _ = experts
+    return [(b + "ffn_gate_inp.weight", (n, d), "f32", 3 * d ** -0.5),
+            (b + "ffn_gate_exps.weight", (n, ff, d), kind, 1.5 * d ** -0.5),
+            (b + "ffn_up_exps.weight", (n, ff, d), kind, d ** -0.5),
+            (b + "ffn_down_exps.weight", (n, d, ff), kind, ff ** -0.5),
+            (b + "exp_probs_b.bias", (n,), "f32", ("bias", 0.15))]
+
+
+def tensors(size, experts, n_layers, n_vocab, kind, embd_type):
     """Name, shape, type and what is drawn: a standard deviation, or "gain", "bias" or "value" with a number."""
     _, d, _, _, ff, _, _, attention = size
     gain = ("gain", 1.0)
-    out = [("token_embd.weight", (n_vocab, d), embd_type, d ** -0.5), ("token_embd_norm.weight", (d,), "f32", gain)]
+    embedding = 2 * d ** -0.5 if experts else d ** -0.5  # as in qwen_tensors()
+    out = [("token_embd.weight", (n_vocab, d), embd_type, embedding), ("token_embd_norm.weight", (d,), "f32", gain)]
     for i in range(n_layers):
         b = f"blk.{i}."
         out += [(b + "attn_norm.weight", (d,), "f32", gain)] + mixer(size, b, i in attention, kind)
-        out += [(b + "ffn_norm.weight", (d,), "f32", gain), (b + "ffn_gate.weight", (ff, d), kind, 1.5 * d ** -0.5),
-                (b + "ffn_up.weight", (ff, d), kind, d ** -0.5), (b + "ffn_down.weight", (d, ff), kind, ff ** -0.5)]
+        out += [(b + "ffn_norm.weight", (d,), "f32", gain)]
+        out += ffn(d, ff, experts if experts and i >= experts[3] else (), b, kind)
     return out
 
 
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("out")
-    ap.add_argument("--arch", required=True, choices=("lfm2", *QWEN_SIZES))
+    ap.add_argument("--arch", required=True, choices=("lfm2", "lfm2moe", *QWEN_SIZES))
     ap.add_argument("--size", default="dev")
     ap.add_argument("--type", default="f32", choices=TYPES)
     ap.add_argument("--embd-type", choices=TYPES)
@@ -210,20 +234,23 @@ def main():
     ap.add_argument("--key", help="NAME, or NAME=TYPE:VALUE, as qwen35moe.expert_shared_count=u32:2; or several")
     ap.add_argument("--fast", action="store_true", help="reuse random blocks: for large files whose speed is measured")
     a = ap.parse_args()
-    sizes = QWEN_SIZES.get(a.arch) or {k[1]: v for k, v in SIZES.items()}
+    sizes = QWEN_SIZES.get(a.arch) or ({k: v[0] for k, v in EXPERTS.items()} if a.arch == "lfm2moe" else
+                                       {k[1]: v for k, v in SIZES.items()})
     if a.size not in sizes:
         ap.error(f"{a.arch} has the sizes " + ", ".join(sizes))
     size = sizes[a.size]
-    n_layers = a.layers or (size[0] if a.arch == "lfm2" else size.layers)
+    is_lfm2 = a.arch not in QWEN_SIZES
+    experts = EXPERTS[a.size][1] if a.arch == "lfm2moe" else ()
+    n_layers = a.layers or (size[0] if is_lfm2 else size.layers)
     n_vocab = a.vocab or (2304 if a.size in SMALL else 65536)
     embd_type = a.embd_type or ("q8_0" if a.type in ("q4_0", "q8_0") else "q6_k" if a.type.endswith("_k") else a.type)
     rng, name = np.random.default_rng(a.seed), f"random-{a.arch}-{a.size}-{a.type}"
-    if a.arch != "lfm2":
+    if not is_lfm2:
         made = qwen_tensors(a.arch, size, rng, n_layers, n_vocab, a.type, embd_type)
         keys = qwen_metadata(a.arch, size, name, n_layers, n_vocab)
     else:
-        made = tensors(size, n_layers, n_vocab, a.type, embd_type)
-        keys = metadata(a.arch, size, name, n_layers, n_vocab)
+        made = tensors(size, experts, n_layers, n_vocab, a.type, embd_type)
+        keys = metadata(a.arch, size, experts, name, n_layers, n_vocab)
     for key, _, value in (changed.partition("=") for changed in (a.key or "").split()):
         keys = [k for k in keys if not k.startswith(kv_str(key))]
         if value:

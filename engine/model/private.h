@@ -182,6 +182,7 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
         X(olmo2)                                                                                                       \
         X(olmoe)                                                                                                       \
         X(lfm2)                                                                                                        \
+        X(lfm2moe)                                                                                                     \
         X(mistral3)                                                                                                    \
         X(qwen35)                                                                                                      \
         X(qwen35moe)                                                                                                   \

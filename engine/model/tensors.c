@@ -308,7 +308,7 @@ bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "dense.%d.weight", kind == TDM_TENSOR_DENSE_3);
                 return true;
         case TDM_TENSOR_OUTPUT_NORM: /* it is no norm of the embedding's rows */
-                if (strcmp(recipe->architecture, "lfm2") != 0)
+                if (strcmp(recipe->architecture, "lfm2") != 0 && strcmp(recipe->architecture, "lfm2moe") != 0)
                         return false;
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "token_embd_norm.weight");
                 return true;

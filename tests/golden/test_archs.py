@@ -36,6 +36,9 @@ MODELS = {
     ("lfm2", "dev", "f32"): (1, 0.005), ("lfm2", "dev", "q8_0"): (1, 0.0702), ("lfm2", "dev", "q4_0"): (1, 0.0656),
     ("lfm2", "k", "q4_k"): (3, 0.0843), ("lfm2", "k", "q6_k"): (3, 0.0905), ("lfm2", "odd", "f32"): (4, 0.005),
     ("lfm2", "odd", "q8_0"): (4, 0.0714),
+    ("lfm2moe", "dev", "f32"): (1, 0.005), ("lfm2moe", "dev", "q8_0"): (1, 0.1432),
+    ("lfm2moe", "dev", "q4_0"): (1, 0.1191), ("lfm2moe", "k", "q4_k"): (3, 0.2682),
+    ("lfm2moe", "k", "q6_k"): (3, 0.2790),
     ("qwen35", "dev", "f32"): (1, 0.005), ("qwen35", "dev", "q8_0"): (1, 0.1467),
     ("qwen35", "dev", "q4_0"): (1, 0.1237), ("qwen35", "k", "q4_k"): (3, 0.1709), ("qwen35", "k", "q6_k"): (3, 0.1537),
     ("qwen35", "odd", "f32"): (4, 0.005), ("qwen35", "odd", "q8_0"): (4, 0.0621), ("qwen35", "mtp", "f32"): (5, 0.005),
@@ -50,6 +53,19 @@ MODELS = {
 }
 # What is not computed, or makes no sense, is refused by its name.
 REFUSED = (
+    ("lfm2", "dev", "lfm2.leading_dense_block_count=u32:2", "lfm2.leading_dense_block_count is 2"),
+    ("lfm2", "dev", "lfm2.expert_count=u32:16", "a mixture of 16 experts"),
+    ("lfm2moe", "dev", "lfm2moe.expert_gating_func=u32:1", "function 1, only a sigmoid"),
+    ("lfm2moe", "dev", "lfm2moe.expert_weights_norm=bool:0", "lfm2moe.expert_weights_norm"),
+    ("lfm2moe", "dev", "lfm2moe.expert_weights_scale=f32:2.5", "lfm2moe.expert_weights_scale is 2.5"),
+    ("lfm2moe", "dev", "lfm2moe.expert_group_count=u32:4", "lfm2moe.expert_group_count is 4"),
+    ("lfm2moe", "dev", "lfm2moe.expert_shared_count=u32:1", "lfm2moe.expert_shared_count is 1"),
+    ("lfm2moe", "dev", "lfm2moe.expert_count", "lfm2moe.expert_count is missing"),
+    ("lfm2moe", "dev", "lfm2moe.leading_dense_block_count=u32:5", "leading_dense_block_count is 5, it must be from 0"),
+    ("lfm2moe", "dev", "lfm2moe.leading_dense_block_count=u32:3", "tensor blk.2.ffn_gate.weight is missing"),
+    ("lfm2moe", "dev", "lfm2moe.leading_dense_block_count", "tensor blk.0.ffn_gate_inp.weight is missing"),
+    ("lfm2moe", "dev", "lfm2moe.shortconv.l_cache", "lfm2moe.shortconv.l_cache is 0"),
+    ("lfm2moe", "dev", "lfm2moe.attention.head_count_kv=ai32:0,0,0,0,0", "no layer of it has attention"),
     ("qwen35", "dev", "qwen35.ssm.state_size", "qwen35.ssm.state_size is 0"),
     ("qwen35moe", "dev", "qwen35moe.expert_shared_feed_forward_length",
      "qwen35moe.expert_shared_feed_forward_length is missing"),
@@ -69,6 +85,8 @@ REFUSED = (
 )
 # Forms of the same model.
 NEUTRAL = (
+    ("lfm2moe", "dev", "lfm2moe.expert_gating_func"),
+    ("lfm2moe", "dev", "lfm2moe.expert_weights_norm=bool:1 lfm2moe.expert_weights_scale=f32:1"),
     ("qwen35moe", "dev", "qwen35moe.feed_forward_length"),
     ("qwen35moe", "dev", "qwen35moe.full_attention_interval"),
     ("qwen35moe", "dev", "qwen35moe.full_attention_interval=u32:2 "
@@ -82,19 +100,19 @@ ROUNDED = (("gpt-oss", "dev", "bf16"),)
 # Which all instruction sets compute without --full: one of each architecture, and each way of its own to turn.
 BY_ALL = (("llama", "dev", "q4_0"), ("llama", "linear", "f32"), ("llama", "rope120", "q8_0"), ("llama", "part", "f32"),
           ("smollm3", "dev", "q8_0"), ("qwen2", "dev", "q4_0"), ("qwen3", "yarn", "f32"), ("qwen3moe", "k", "q6_k"),
-          ("gpt-oss", "dev", "mxfp4"), ("lfm2", "dev", "q8_0"), ("qwen35", "dev", "q8_0"),
-          ("qwen35moe", "dev", "q4_0"), ("qwen3next", "dev", "q8_0"))
+          ("gpt-oss", "dev", "mxfp4"), ("lfm2", "dev", "q8_0"), ("lfm2moe", "dev", "q8_0"),
+          ("qwen35", "dev", "q8_0"), ("qwen35moe", "dev", "q4_0"), ("qwen3next", "dev", "q8_0"))
 VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("llama", "rope80", "q8_0"), ("llama", "rope100", "f32"),
           ("llama", "rope120", "q8_0"), ("llama", "part", "f32"), ("smollm3", "dev", "q8_0"), ("smollm3", "k", "q4_k"),
           ("qwen2", "dev", "q8_0"), ("qwen2", "dev", "f32"), ("qwen3", "yarn", "f32"),
           ("qwen3moe", "dev", "q8_0"), ("qwen3moe", "k", "q4_k"), ("gpt-oss", "dev", "mxfp4"))
 # With states of a text: also read in steps of 50 rows and of one.
-STATEFUL = (("lfm2", "dev", "f32"), ("lfm2", "odd", "f32"), ("qwen35", "dev", "f32"), ("qwen35", "odd", "f32"),
-            ("qwen35moe", "dev", "f32"), ("qwen3next", "dev", "f32"))
+STATEFUL = (("lfm2", "dev", "f32"), ("lfm2", "odd", "f32"), ("lfm2moe", "dev", "f32"), ("qwen35", "dev", "f32"),
+            ("qwen35", "odd", "f32"), ("qwen35moe", "dev", "f32"), ("qwen3next", "dev", "f32"))
 EXACT = (("llama", "dev", "q8_0"), ("llama", "rope120", "q8_0"), ("smollm3", "dev", "q4_0"), ("qwen2", "dev", "q4_0"),
          ("qwen3", "k", "q4_k"), ("qwen3moe", "dev", "q4_0"), ("qwen3moe", "k", "q6_k"), ("gpt-oss", "dev", "mxfp4"),
-         ("lfm2", "dev", "q8_0"), ("lfm2", "odd", "f32"), ("qwen35", "dev", "q8_0"), ("qwen35", "odd", "f32"),
-         ("qwen35moe", "dev", "q8_0"), ("qwen3next", "dev", "q4_0"))
+         ("lfm2", "dev", "q8_0"), ("lfm2", "odd", "f32"), ("lfm2moe", "dev", "q4_0"), ("qwen35", "dev", "q8_0"),
+         ("qwen35", "odd", "f32"), ("qwen35moe", "dev", "q8_0"), ("qwen3next", "dev", "q4_0"))
 FAMILY = Family("archs", {key: limit for key, (_, limit) in MODELS.items()}, lambda key: MODELS[key][0],
                 lambda key: ["--rounded"] * (key in ROUNDED), BY_MEDIAN)
 

@@ -1,6 +1,6 @@
 """A model whose layers keep a state: jobs give the ids and log-probabilities that they give alone, and the prefix cache
-finds states of beginnings, so that a conversation reads few rows again. LFM2 and Qwen 3.5 in small, one with
-experts."""
+finds states of beginnings, so that a conversation reads few rows again. LFM2 and Qwen 3.5 in small, with
+experts and without."""
 import glob
 import os
 import random
@@ -12,8 +12,8 @@ from tandem_test import *  # noqa: E402,F403
 SEED = int(os.environ.get("TANDEM_TEST_SEED", "56"))
 N_VOCAB = 2304
 PAGE = 32
-SMALL = {"lfm2": "[engine]\nkv-memory = 2M\n", "qwen35": "[engine]\nkv-memory = 4M\n",
-         "qwen35moe": "[engine]\nkv-memory = 4M\n"}
+SMALL = {"lfm2": "[engine]\nkv-memory = 2M\n", "lfm2moe": "[engine]\nkv-memory = 2M\n",
+         "qwen35": "[engine]\nkv-memory = 4M\n", "qwen35moe": "[engine]\nkv-memory = 4M\n"}
 OFF = "[engine]\nprefix-cache = off\n"
 
 
@@ -85,6 +85,11 @@ def exact_delta():
 @test
 def exact_experts():
     random_jobs("qwen35moe", times(8, 300, 4))
+
+
+@test
+def exact_sigmoid():
+    random_jobs("lfm2moe", times(12, 300, 4))
 
 
 def kills(arch):
@@ -187,7 +192,7 @@ def on_a_machine_with_vulkan():
     if SANITIZER or not icd:
         raise Skip("no lavapipe (Debian: mesa-vulkan-drivers), or too slow under a sanitizer")
     for arch, needs in (("lfm2", "short convolutions"), ("qwen35", "gated delta nets"),
-                        ("qwen35moe", "shared experts")):
+                        ("qwen35moe", "shared experts"), ("lfm2moe", "experts chosen by a sigmoid")):
         beside_vulkan(arch, needs, {"TANDEM_GPU": "vulkan", "TANDEM_NPU": "host", "VK_DRIVER_FILES": icd[0]})
 
 

@@ -708,7 +708,7 @@ def make_model(size="tiny", type="q8_0", keep=True, **options):
             tool = "mkgguf_shelf.py" if arch == "gemma2" else tool
             tool = "mkgguf_embedding.py" if arch == "gemma-embedding" else tool
             tool = "mkgguf_archs.py" if arch in MKGGUF_ARCHS else tool
-            tool = "mkgguf_hybrids.py" if arch in ("lfm2", "qwen35", "qwen35moe", "qwen3next") else tool
+            tool = "mkgguf_hybrids.py" if arch in ("lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next") else tool
             tool = "mkgguf_bert.py" if arch == "bert" else tool
             if arch == "mmproj":  # one kind so far; with text=True the text model that goes with it
                 tool, args = "mkgguf_mmproj.py", [arg for arg in args if arg not in ("--arch", "mmproj")]
