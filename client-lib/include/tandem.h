@@ -391,11 +391,13 @@ struct tandem_result {
         uint32_t prompt_tokens;
         uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
         uint32_t generated_tokens;
-        double ttft_ms;          /* from acceptance to the first token */
-        double prefill_tps;      /* tokens a second */
-        double decode_tps;       /* from the first token on */
-        uint32_t recoveries;     /* times a worker was lost while this job ran; no token was */
-        bool degraded;           /* a worker is out of service and the other one did its work */
+        double ttft_ms;      /* from acceptance to the first token */
+        double prefill_tps;  /* tokens a second */
+        double decode_tps;   /* from the first token on */
+        uint32_t recoveries; /* times a worker was lost while this job ran; no token was */
+        /* Its tokens may not be those of the same request at another time: a worker was out of service and the other
+         * one did its work, or another arithmetic went on behind the first ones (may_degrade). */
+        bool degraded;
         const char *numerics_id; /* names the arithmetic: equal ids, equal bits */
         const char *tail;        /* text that still waited for more tokens (an unfinished character), at the very end */
         size_t tail_size;

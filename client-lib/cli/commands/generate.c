@@ -194,7 +194,8 @@ static void print_summary(const struct generate *g, const struct tandem_result *
         if (r->recoveries > 0)
                 fprintf(stderr, ", %" PRIu32 " %s", r->recoveries, r->recoveries == 1 ? "recovery" : "recoveries");
         if (r->degraded)
-                fprintf(stderr, ", degraded (a worker is out of service: `tandem status`)");
+                fprintf(stderr,
+                        ", degraded (a worker is out of service, or the arithmetic is another one: `tandem status`)");
         if (r->reason == TANDEM_REASON_CANCELLED)
                 fprintf(stderr, ", cancelled");
         else if (r->reason == TANDEM_REASON_LENGTH && g->own_limit && r->generated_tokens >= g->max_tokens)
