@@ -1,6 +1,7 @@
 /* POST /v1/embeddings, /api/embed and /api/embeddings: texts become vectors. Each text is a job of its own; they run
  * together, and each vector has the bits that its text alone would have. Ids in place of texts are refused: they come
  * from another model's tokenizer. */
+#include "http-gateway/base64.h"
 #include "http-gateway/format.h"
 #include "http-gateway/ollama.h"
 #include "http-gateway/openai.h"
@@ -22,14 +23,11 @@ static json_t *as_numbers(const float *v, size_t n)
 /* Little-endian, as OpenAI's clients read it. */
 static json_t *as_base64(const float *v, size_t n)
 {
-        static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        size_t size = n * sizeof(*v), at = 0;
-        _cleanup_(freep) uint8_t *bytes = malloc(size + 3);
-        _cleanup_(freep) char *text = malloc((size + 2) / 3 * 4 + 1);
+        _cleanup_(freep) uint8_t *bytes = malloc(n * sizeof(*v) + 1);
+        _cleanup_(buffer_free) struct buffer text = { 0 };
 
-        if (!bytes || !text)
+        if (!bytes)
                 return NULL;
-        memset(bytes + size, 0, 3);
         for (size_t i = 0; i < n; i++) {
                 uint32_t word;
 
@@ -37,14 +35,8 @@ static json_t *as_base64(const float *v, size_t n)
                 for (unsigned k = 0; k < 4; k++)
                         bytes[4 * i + k] = (uint8_t)(word >> (8 * k));
         }
-        for (size_t i = 0; i < size; i += 3) {
-                uint32_t group = (uint32_t)bytes[i] << 16 | (uint32_t)bytes[i + 1] << 8 | bytes[i + 2];
-
-                for (unsigned k = 0; k < 4; k++)
-                        text[at++] = i + k > size ? '=' : digits[group >> (18 - 6 * k) & 63];
-        }
-        text[at] = '\0';
-        return json_string(text);
+        base64_add(&text, bytes, n * sizeof(*v));
+        return text.failed ? NULL : json_stringn(text.data, text.size);
 }
 
 static void on_vector(struct exchange *x, struct choice *c, const float *vector, size_t n)

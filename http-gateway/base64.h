@@ -1,0 +1,12 @@
+/* Base64 as RFC 4648 has it in section 4: the alphabet with + and /, padding, and nothing else between or behind. */
+#ifndef TDM_HTTP_BASE64_H
+#define TDM_HTTP_BASE64_H
+
+#include "http-gateway/buffer.h"
+#include "http-gateway/errors.h"
+
+void base64_add(struct buffer *to, const void *data, size_t size);
+/* *ret is the caller's, and may be of no bytes. 0, or a failure that says of `name` what is wrong with it. */
+int base64_read(const char *text, size_t size, const char *name, void **ret, size_t *ret_size, struct failure *f);
+
+#endif
