@@ -604,8 +604,8 @@ struct tandem_model {
         uint32_t kv_pages_full_idle, kv_pages_window_idle;
         double progress;         /* of loading, 0 to 1 */
         uint64_t resident_bytes; /* of its segments, as they stand in memory now */
-        /* words with spaces between: "completion", "tools", "embedding", "rerank"; "" until the file's head was
-         * read, and from an older daemon */
+        /* words with spaces between: "completion", "vision", "tools", "thinking", "embedding", "rerank"; "" until the
+         * file's head was read, and from an older daemon */
         const char *capabilities;
         uint64_t modified_s; /* when the file was last written, in seconds since 1970; 0 from an older daemon */
         uint64_t expires_s;  /* when it leaves unless it is used, in seconds since 1970; 0: not by itself */

@@ -110,13 +110,21 @@ static const char *shown_path(const struct tdm_status_source *source, const stru
 
 static const char *capabilities(const struct tdm_model *model, const struct tdm_model_metadata *metadata)
 {
+        static const char *const words[2][2][2] = {
+                { { "completion", "completion vision" }, { "completion thinking", "completion vision thinking" } },
+                { { "completion tools", "completion vision tools" },
+                  { "completion tools thinking", "completion vision tools thinking" } }
+        };
+        struct tdm_error why_not;
+        bool sees;
+
         if (tdm_model_recipe(model)->n_labels > 0)
                 return "rerank";
         if (tdm_model_recipe(model)->pooling != TDM_POOLING_NONE)
                 return "embedding";
-        if (tdm_chat_thoughts_of(metadata->chat) != TDM_CHAT_THOUGHTS_NONE)
-                return tdm_chat_has_tools(metadata->chat) ? "completion tools thinking" : "completion thinking";
-        return tdm_chat_has_tools(metadata->chat) ? "completion tools" : "completion";
+        sees = tdm_model_check_pictures(model, &why_not) == 0;
+        return words[tdm_chat_has_tools(metadata->chat)][tdm_chat_thoughts_of(metadata->chat) != TDM_CHAT_THOUGHTS_NONE]
+                    [sees];
 }
 
 /* Pages in use tell how long others' texts are: to eighths of all. */
