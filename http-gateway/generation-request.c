@@ -34,6 +34,7 @@ void generation_request_free(struct generation_request *r)
         free(r->logit_bias);
         free(r->draft);
         request_tools_free(&r->tools);
+        request_pictures_free(&r->pictures);
         free(r);
 }
 

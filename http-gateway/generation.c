@@ -71,6 +71,7 @@ void generation_note_failure(struct generation *g, const struct tandem_error *er
         g->failed = true;
         failure_from_tandem(&g->failure, err, json_get_string(g->request->json, "model", ""));
         failure_name_thinking(&g->failure, g->request);
+        failure_name_picture(&g->failure, g->request);
 }
 
 /* Whether a peer can make the rest of it. */
@@ -392,7 +393,7 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
 static size_t prompt_bytes(const struct generation_request *r, unsigned i)
 {
         const struct prompt *p = &r->prompts[i / r->n % MAX_PROMPTS];
-        size_t bytes = p->size + p->n_ids * sizeof(p->ids[0]);
+        size_t bytes = p->size + p->n_ids * sizeof(p->ids[0]) + r->pictures.size_bytes;
 
         if (r->inputs)
                 return json_string_length(json_array_get(r->inputs, i)) + json_string_length(r->query);
@@ -464,6 +465,8 @@ static int start_choice(struct generation *g, unsigned i, struct tandem_error *e
                 o.prompt_ids = p->ids;
                 o.n_prompt_ids = p->n_ids;
         }
+        o.pictures = r->pictures.items;
+        o.n_pictures = r->pictures.n;
         return tandem_generate(g->tandem, &o, &callbacks, c, &c->job, err);
 }
 

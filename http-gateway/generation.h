@@ -9,6 +9,7 @@
 
 #include "http-gateway/exchange.h"
 #include "http-gateway/params.h"
+#include "http-gateway/pictures.h"
 #include "http-gateway/sse.h"
 #include "http-gateway/stops.h"
 #include "http-gateway/tools.h"
@@ -33,7 +34,7 @@ struct generation_request {
         json_t *json;         /* the request: strings point into it */
         struct exact numbers; /* of it */
         const char *path;     /* the route's */
-        size_t bytes;         /* what json takes, about */
+        size_t bytes;         /* what json and pictures take, about */
         struct params_warnings warnings;
         struct tandem_generate_options options; /* model, sampling, max_tokens */
         char *model;                            /* owned, as the daemon knows it; NULL: the default one */
@@ -43,6 +44,7 @@ struct generation_request {
         struct tandem_message *messages;        /* owned, and their texts; or: */
         size_t n_messages;
         struct request_tools tools;
+        struct request_pictures pictures; /* that stand in the messages or in the prompt */
         struct prompt prompts[MAX_PROMPTS];
         size_t n_prompts;
         json_t *inputs;      /* texts that are to become vectors, in place of prompts; lies in json */

@@ -67,7 +67,7 @@ static void answer_props(struct exchange *x, struct ask *ask)
                              json_pack("{s:{s:I}, s:i, s:s, s:s+, s:{s:b, s:b}, s:s+}", "default_generation_settings",
                                        "n_ctx", (json_int_t)m->context, "total_slots", (int)TDM_MAX(n, 1u),
                                        "model_alias", m->name, "model_path", m->name, ".gguf", "modalities", "vision",
-                                       0, "audio", 0, "build_info", "tandem ", TANDEM_VERSION));
+                                       model_takes_pictures(m), "audio", 0, "build_info", "tandem ", TANDEM_VERSION));
 }
 
 static json_t *slot_json(const struct ask *ask, const struct tandem_job_info *job, int id)

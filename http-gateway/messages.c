@@ -38,9 +38,12 @@ static int add_part(struct generation_request *r, struct buffer *text, const jso
 
         if (!json_is_string(json_get(part, "type")) && params_check_at(&params_part, name, part, &r->warnings, f) != 0)
                 return f->status;
+        if (picture_is_a_part(type))
+                return request_take_picture(r, part, text->size, name, f);
         if (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0)
                 return failure_set(f, 400, "unsupported_parameter", name,
-                                   "'%s' is a part of type '%.40s'; models here read text only", name, type);
+                                   "'%s' is a part of type '%.40s'; models here read text and pictures only", name,
+                                   type);
         if (params_check_at(&params_part, name, part, &r->warnings, f) != 0)
                 return f->status;
         if (!json_is_string(value))
@@ -110,6 +113,9 @@ int request_take_message(struct generation_request *r, const json_t *message, co
                                    given);
         snprintf(where, sizeof(where), "%s[%zu].content", name, i);
         if (request_add_message(r, role, json_object_get(message, "content"), "", where, f) != 0)
+                return f->status;
+        snprintf(where, sizeof(where), "%s[%zu].images", name, i); /* Ollama's */
+        if (request_take_images(r, json_get(message, "images"), r->n_messages - 1, where, f) != 0)
                 return f->status;
         snprintf(where, sizeof(where), "%s[%zu]", name, i);
         return request_take_message_tools(r, message, where, f);

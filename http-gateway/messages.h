@@ -17,7 +17,7 @@ int request_take_message(struct generation_request *r, const json_t *message, co
 int request_check_messages(const struct generation_request *r, const char *name, struct failure *f);
 /* `continue_final_message` and `add_generation_prompt`. Behind the messages. */
 int request_take_continuation(const struct generation_request *r, struct failure *f);
-/* One message: a text, or an array of parts of text, with separator between them. */
+/* One message: a text, or an array of parts of text with separator between them, and pictures among them. */
 int request_add_message(struct generation_request *r, const char *role, const json_t *content, const char *separator,
                         const char *name, struct failure *f);
 /* A text, or an array of them. */

@@ -138,20 +138,6 @@ void ollama_ps(struct exchange *x)
         exchange_ask(x, ASK_MODELS | ASK_STATUS, NULL, NULL, 0, 0, answer_ps);
 }
 
-/* Ollama's words, which are the daemon's. */
-static json_t *capabilities(const struct tandem_model *m)
-{
-        json_t *words = json_array();
-
-        for (const char *p = m->capabilities; *p; p += strspn(p, " ")) {
-                size_t n = strcspn(p, " ");
-
-                json_array_append_new(words, json_stringn(p, n));
-                p += n;
-        }
-        return words;
-}
-
 static void answer_show(struct exchange *x, struct ask *ask)
 {
         const struct tandem_model *m = find_model(ask->models, ask->model);
@@ -173,7 +159,7 @@ static void answer_show(struct exchange *x, struct ask *ask)
                              json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "license", "", "modelfile", "",
                                        "parameters", "", "template", "", "modified_at",
                                        time_text(m->modified_s, LONG_AGO), "details", details(m), "model_info", info,
-                                       "capabilities", capabilities(m)));
+                                       "capabilities", model_capabilities(m)));
 }
 
 /* The daemon knows nothing of a model before its first use, and applications decide by this answer what a model is good

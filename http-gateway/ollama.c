@@ -324,20 +324,21 @@ static int take_ollama_chat(struct generation_request *r, struct failure *f)
 
 static int take_prompt(struct generation_request *r, const json_t *prompt, struct failure *f)
 {
-        const json_t *system = json_get(r->json, "system");
+        const json_t *system = json_get(r->json, "system"), *images = json_get(r->json, "images");
         bool has_system = system && json_string_length(system) > 0;
 
         if (!json_get_bool(r->json, "raw", false)) {
-                if (has_system && request_add_message(r, "system", system, "", "system", f) != 0)
+                if ((has_system && request_add_message(r, "system", system, "", "system", f) != 0) ||
+                    request_add_message(r, "user", prompt, "", "prompt", f) != 0)
                         return f->status;
-                return request_add_message(r, "user", prompt, "", "prompt", f);
+                return request_take_images(r, images, r->n_messages - 1, "images", f);
         }
         if (has_system)
                 return failure_set(f, 400, "unsupported_parameter", "system", "'system' has no place in a raw prompt");
         r->prompts[0].text = json_string_value(prompt);
         r->prompts[0].size = json_string_length(prompt);
         r->n_prompts = 1;
-        return 0;
+        return request_take_images(r, images, 0, "images", f);
 }
 
 static int take_generate(struct generation_request *r, struct failure *f)
@@ -346,8 +347,11 @@ static int take_generate(struct generation_request *r, struct failure *f)
 
         if (request_take_model(r, f) != 0)
                 return f->status;
-        if (prompt && json_string_length(prompt) > 0 && take_prompt(r, prompt, f) != 0)
+        if (json_string_length(prompt) > 0 && take_prompt(r, prompt, f) != 0)
                 return f->status;
+        if (json_string_length(prompt) == 0 && json_array_size(json_get(r->json, "images")) > 0)
+                return failure_set(f, 400, "missing_required_parameter", "prompt",
+                                   "'images' belong to a 'prompt', which is missing or empty");
         return take_rest(r, f);
 }
 

@@ -11,6 +11,8 @@ static json_t *model_json(const struct tandem_model *m)
                 json_object_set_new(json, "max_model_len", json_integer(m->context));
                 json_object_set_new(json, "context_length", json_integer(m->context));
         }
+        if (json && *m->capabilities)
+                json_object_set_new(json, "capabilities", model_capabilities(m));
         return json;
 }
 

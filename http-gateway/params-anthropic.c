@@ -38,7 +38,7 @@ TABLE(params_count_tokens, "POST /v1/messages/count_tokens", "", count_rows);
 
 static const struct param anthropic_message_rows[] = {
         HONOURED("role", PARAM_STRING, 0, 0, "user, assistant, system (the user's, behind others)"),
-        HONOURED("content", PARAM_ANY, 0, 0, "a text, or blocks: text, thinking, tool_use, tool_result"),
+        HONOURED("content", PARAM_ANY, 0, 0, "a text, or blocks: text, image, thinking, tool_use, tool_result"),
 };
 TABLE(params_anthropic_message, "A message of Anthropic's API", "messages[].", anthropic_message_rows);
 
@@ -86,11 +86,27 @@ TABLE(params_tool_use, "A block tool_use", "content[].", tool_use_rows);
 static const struct param tool_result_rows[] = {
         HONOURED("type", PARAM_STRING, 0, 0, "tool_result"),
         HONOURED("tool_use_id", PARAM_STRING, 0, 0, "required"),
-        HONOURED("content", PARAM_ANY, 0, 0, "a text, or blocks of text"),
+        HONOURED("content", PARAM_ANY, 0, 0, "a text, or blocks: text, image"),
         IGNORED("is_error", "templates have no errors; the content says it"),
         OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached"),
 };
 TABLE(params_tool_result, "A block tool_result", "content[].", tool_result_rows);
+
+static const struct param image_block_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "image"),
+        HONOURED("source", PARAM_OBJECT, 0, 0, "required"),
+        OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached"),
+};
+TABLE(params_image_block, "A block image", "content[].", image_block_rows);
+
+static const struct param image_source_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "base64"),
+        HONOURED("media_type", PARAM_STRING, 0, 0, "required: image/png, image/jpeg, image/webp"),
+        HONOURED("data", PARAM_STRING, 0, 0, "required: the file in base64"),
+        REFUSED("url", NEUTRAL_EMPTY, "nothing is fetched; send the picture itself"),
+        REFUSED("file_id", NEUTRAL_EMPTY, "no files are kept; send the picture itself"),
+};
+TABLE(params_image_source, "`source` of a block image", "content[].source.", image_source_rows);
 
 static const struct param thinking_rows[] = {
         HONOURED("type", PARAM_STRING, 0, 0, "enabled, adaptive (as the template has it), disabled"),

@@ -27,8 +27,8 @@ static const struct param ollama_generate_rows[] = {
         HONOURED("prompt", PARAM_STRING, 0, 0, "none: load the model"),
         HONOURED("system", PARAM_STRING, 0, 0, "a system message in front"),
         HONOURED("raw", PARAM_BOOL, 0, 0, "true: no chat template"),
+        HONOURED("images", PARAM_ARRAY, 0, 0, "pictures in base64, in front of the prompt"),
         REFUSED("suffix", NEUTRAL_EMPTY, "text is only continued, not filled in"),
-        REFUSED("images", NEUTRAL_EMPTY, ONE_MODALITY),
         REFUSED("template", NEUTRAL_EMPTY, "the model's own template is applied"),
         REFUSED("context", NEUTRAL_EMPTY, "send the conversation to /api/chat"),
 };
@@ -72,7 +72,7 @@ TABLE(params_ollama_options, "Ollama's `options`", "options.", ollama_option_row
 static const struct param ollama_message_rows[] = {
         HONOURED("role", PARAM_STRING, 0, 0, "system, user, assistant, tool"),
         HONOURED("content", PARAM_STRING, 0, 0, ""),
-        REFUSED("images", NEUTRAL_EMPTY, ONE_MODALITY),
+        HONOURED("images", PARAM_ARRAY, 0, 0, "pictures in base64, in front of the content"),
         HONOURED("tool_calls", PARAM_ARRAY, 0, 0, "of the assistant's messages"),
         HONOURED("tool_name", PARAM_STRING, 0, 0, "of a tool's messages"),
         HONOURED("name", PARAM_STRING, 0, 0, "the older form of tool_name"),

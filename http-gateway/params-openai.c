@@ -65,7 +65,7 @@ TABLE(params_completions, "POST /v1/completions", "", completion_rows);
 
 static const struct param message_rows[] = {
         HONOURED("role", PARAM_STRING, 0, 0, "system, developer, user, assistant, tool"),
-        HONOURED("content", PARAM_ANY, 0, 0, "a text, or parts of text"),
+        HONOURED("content", PARAM_ANY, 0, 0, "a text, or parts of text and pictures"),
         HONOURED("name", PARAM_STRING, 0, 0, "of a tool's messages: the tool's; refused of others"),
         HONOURED("tool_calls", PARAM_ARRAY, 0, 0, "of the assistant's messages"),
         HONOURED("tool_call_id", PARAM_STRING, 0, 0, "of a tool's messages"),

@@ -55,7 +55,7 @@ TABLE(params_custom_item, "An item custom_tool_call", "input[].", custom_call_ro
 static const struct param answer_rows[] = {
         HONOURED("type", PARAM_STRING, 0, 0, "function_call_output, custom_tool_call_output"),
         HONOURED("call_id", PARAM_STRING, 0, 0, "required"),
-        HONOURED("output", PARAM_ANY, 0, 0, "required: a text, or parts of text"),
+        HONOURED("output", PARAM_ANY, 0, 0, "required: a text, or parts of text and pictures"),
         HARMLESS("name", "the call has it"),
         HARMLESS("id", "not used"),
         HARMLESS("status", "not used"),

@@ -32,7 +32,7 @@
 #define SEED_LOW (-9223372036854775807.0 - 1)
 #define SEED_HIGH 9223372036854775807.0
 
-#define ONE_MODALITY "models read and write text only"
+#define ONE_MODALITY "models write text, and read text and pictures"
 
 /* Every API that makes text has these: OpenAI's and Anthropic's beside the others, Ollama's among its options. */
 #define SPECULATION                                                                                                    \

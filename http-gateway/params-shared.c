@@ -13,6 +13,30 @@ static const struct param part_rows[] = {
 };
 TABLE(params_part, "A part or block of text", "content[].", part_rows);
 
+static const struct param image_part_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "image_url"),
+        HONOURED("image_url", PARAM_ANY, 0, 0, "required: see below, or its `url` alone"),
+        OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached"),
+};
+TABLE(params_image_part, "A part image_url", "content[].", image_part_rows);
+
+#define DATA_URL "required: data:image/png;base64,… (or jpeg, webp)"
+#define DETAIL "auto, low; high warns: a model has one size"
+
+static const struct param image_url_rows[] = {
+        HONOURED("url", PARAM_STRING, 0, 0, DATA_URL),
+        HONOURED("detail", PARAM_STRING, 0, 0, DETAIL),
+};
+TABLE(params_image_url, "`image_url` of a part image_url", "content[].image_url.", image_url_rows);
+
+static const struct param input_image_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "input_image"),
+        HONOURED("image_url", PARAM_STRING, 0, 0, DATA_URL),
+        HONOURED("detail", PARAM_STRING, 0, 0, DETAIL),
+        REFUSED("file_id", NEUTRAL_EMPTY, "no files are kept; send the picture itself"),
+};
+TABLE(params_input_image, "A part input_image", "content[].", input_image_rows);
+
 static const struct param tool_rows[] = {
         HONOURED("type", PARAM_STRING, 0, 0, "function"),
         HONOURED("function", PARAM_OBJECT, 0, 0, "required"),

@@ -38,6 +38,25 @@ const struct tandem_model *find_model(const struct tandem_model_list *list, cons
         return NULL;
 }
 
+/* The daemon's words, which are Ollama's. */
+json_t *model_capabilities(const struct tandem_model *m)
+{
+        json_t *words = json_array();
+
+        for (const char *p = m->capabilities; *p; p += strspn(p, " ")) {
+                size_t n = strcspn(p, " ");
+
+                json_array_append_new(words, json_stringn(p, n));
+                p += n;
+        }
+        return words;
+}
+
+bool model_takes_pictures(const struct tandem_model *m)
+{
+        return strstr(m->capabilities, "vision") != NULL;
+}
+
 void fail_no_model(struct exchange *x, const char *name)
 {
         const struct tandem_error err = { .code = TANDEM_E_NO_MODEL };

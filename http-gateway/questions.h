@@ -10,6 +10,9 @@ void exchange_ask(struct exchange *x, unsigned what, char *model, char *text, si
                   void (*answered)(struct exchange *x, struct ask *ask));
 /* A list's model; ":latest" may stand behind the name. NULL: not in it. */
 const struct tandem_model *find_model(const struct tandem_model_list *list, const char *name);
+/* An array of words; empty until the head of the model's file was read. NULL: no memory. */
+json_t *model_capabilities(const struct tandem_model *m);
+bool model_takes_pictures(const struct tandem_model *m);
 void fail_no_model(struct exchange *x, const char *name);
 
 void openai_models(struct exchange *x);

@@ -48,7 +48,9 @@ static int take_body(struct reading *rd, struct failure *f)
         if (rd->reader->table && params_check(rd->reader->table, rd->request->json, &rd->request->warnings, f) != 0)
                 return f->status;
         rd->request->stream = json_get_bool(rd->request->json, "stream", false);
-        return rd->reader->take(rd->request, f);
+        rd->reader->take(rd->request, f);
+        rd->bytes = rd->request->bytes; /* of pictures less is left */
+        return f->status;
 }
 
 static void read_body(void *task)

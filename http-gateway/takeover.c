@@ -100,6 +100,20 @@ static int put_options(json_t *json, const struct tandem_generate_options *o)
         return failed;
 }
 
+/* A gateway from before there were pictures would leave them out, so it finds no prompt where there are some, and
+ * refuses. */
+struct prompt_names {
+        const char *messages, *text;
+};
+
+static struct prompt_names names_of(const struct generation_request *r)
+{
+        static const struct prompt_names plain = { "messages", "text" },
+                                         with_pictures = { "messages_with_pictures", "text_with_pictures" };
+
+        return r->pictures.n > 0 ? with_pictures : plain;
+}
+
 /* Guesses are not among its parts: they change no token, and the other machine may have no such draft. */
 json_t *takeover_request(const struct generation_request *r, unsigned choice)
 {
@@ -112,10 +126,12 @@ json_t *takeover_request(const struct generation_request *r, unsigned choice)
                 return NULL;
         failed |= set_text(json, "model", r->model) | put_options(json, o) |
                   member_set(json, "seed", json_integer((json_int_t)(o->seed + choice % r->n)));
+        if (r->pictures.n > 0)
+                failed |= member_set(json, "pictures", request_pictures_json(&r->pictures));
         if (r->n_messages > 0)
-                failed |= member_set(json, "messages", messages_json(r));
+                failed |= member_set(json, names_of(r).messages, messages_json(r));
         else if (p->text)
-                failed |= member_set(json, "text", json_text(p->text, p->size));
+                failed |= member_set(json, names_of(r).text, json_text(p->text, p->size));
         else
                 failed |= member_set(json, "ids", ids_json(p));
         if (!r->name_the_stop && r->n_stops > 0) { /* else the asking gateway looks for them itself */
@@ -239,8 +255,12 @@ static int take_ids(struct generation_request *r, const json_t *ids, struct fail
 
 static int job_take_prompt(struct generation_request *r, struct failure *f)
 {
-        const json_t *messages = json_get(r->json, "messages"), *text = json_get(r->json, "text");
+        const json_t *messages, *text;
 
+        if (request_take_peers_pictures(r, json_get(r->json, "pictures"), f) != 0)
+                return f->status;
+        messages = json_get(r->json, names_of(r).messages);
+        text = json_get(r->json, names_of(r).text);
         for (size_t i = 0; i < json_array_size(messages); i++)
                 if (take_message(r, json_array_get(messages, i), f) != 0)
                         return f->status;

@@ -510,6 +510,7 @@ static int take_late_system(struct generation_request *r, const json_t *content,
         memcpy(text + before->size + gap, last->text, last->size + 1);
         free((char *)(uintptr_t)last->text);
         before->text = text;
+        request_pictures_join(r, before->size + gap);
         before->size = size;
         r->n_messages--;
         return 0;

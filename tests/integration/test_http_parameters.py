@@ -1,10 +1,12 @@
 """tandem-http: every row of every table of parameters, as `tandem-http --list-parameters` prints them."""
+import base64
 import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
 from http_test import *  # noqa: E402,F403
+from seeing import HOST, file_of, make_pair  # noqa: E402
 
 HI = [{"role": "user", "content": "Tell me of a king"}]
 GREEDY = {"model": "tale", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
@@ -38,7 +40,7 @@ def parameters():
         row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line)
         if row:
             tables[title].append(row.groups())
-    check(len(tables) == 38 and all(tables.values()), "found the tables", list(tables))
+    check(len(tables) == 43 and all(tables.values()), "found the tables", list(tables))
     neutral = {"false": False, "true": True, "0": 0, "1": 1, "empty": [], "text": {"type": "text"}, "none": "none",
                "auto": "auto", "disabled": "disabled", "medium": "medium",
                "summarized": "summarized"}
@@ -86,7 +88,24 @@ def parameters():
     flat = {"type": "function", "name": "f", "parameters": {"type": "object"}}
     item = {"type": "function_call", "call_id": "abcdefghi", "name": "f", "arguments": "{}"}
     said = {"type": "function_call_output", "call_id": "abcdefghi", "output": "x"}
+    sees = dict(chat, model="see")
+    data = base64.b64encode(file_of("tiny.png")).decode()
+    url = "data:image/png;base64," + data
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+
+    def shown(part, member="messages"):
+        return {member: [{"role": "user", "content": [part]}]}
     nested = {
+        "A part image_url": ("/v1/chat/completions", sees, lambda b, p: b.update(shown(
+            dict({"type": "image_url", "image_url": {"url": url}}, **p)))),
+        "`image_url` of a part image_url": ("/v1/chat/completions", sees, lambda b, p: b.update(shown(
+            {"type": "image_url", "image_url": dict({"url": url}, **p)}))),
+        "A part input_image": ("/v1/responses", {"model": "see", "max_output_tokens": 1}, lambda b, p: b.update(shown(
+            dict({"type": "input_image", "image_url": url}, **p), "input"))),
+        "A block image": ("/v1/messages", sees, lambda b, p: b.update(shown(
+            dict({"type": "image", "source": source}, **p)))),
+        "`source` of a block image": ("/v1/messages", sees, lambda b, p: b.update(shown(
+            {"type": "image", "source": dict(source, **p)}))),
         "`stream_options` of OpenAI's APIs": ("/v1/completions", dict(GREEDY, max_tokens=1),
                                               lambda b, p: b.update(stream_options=p)),
         "`cache_control` of Anthropic's API": ("/v1/messages", chat, lambda b, p: b.update(cache_control=p)),
@@ -137,7 +156,9 @@ def parameters():
                             "A message of Ollama's API"}
     places.update(nested)
     equal(set(places), set(tables), "tables with a place here")
-    with Daemon(models=(TALE, embedding_model, reranker, tools_model), placement=None) as d, Gateway(d) as g:
+    with tempfile.TemporaryDirectory(prefix="tandem-test-") as folder, \
+            Daemon(models=(TALE, embedding_model, reranker, tools_model, make_pair(folder)), placement=None,
+                   env=HOST) as d, Gateway(d) as g:
         def ask(title, name, value, want, warned=False):
             path, body, put = places[title]
             body = dict(body)
@@ -159,6 +180,8 @@ def parameters():
                     check(answer["error"]["param"].endswith(name), "param", answer)
         ask("POST /v1/chat/completions", "messages", [dict(say, content="x\0y")], 200)
         for title, rows in tables.items():
+            if "image" in title and not os.path.exists(os.path.join(BIN, "tandem-picture-decoder")):
+                continue  # a build without pictures
             if title in inside:
                 ask(title, "no_such_parameter", 1, 400)
             else:

@@ -355,6 +355,7 @@ def places():
     """An error says which message, part, block, call or tool it means: by its index in the request, and as `param`."""
     user, said = HI[0], {"role": "assistant", "content": "y"}
     text, image = {"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}
+    sound = {"type": "input_audio", "input_audio": {}}
     call, bad_call = ({"type": "function", "function": f} for f in ({"name": "f"}, {"name": "f", "x": 1}))
     use, result = {"type": "tool_use", "id": "a", "name": "f", "input": {}}, {"type": "tool_result", "tool_use_id": "a"}
     plain, schema = {"type": "function", "function": {"name": "f"}}, {"name": "f", "input_schema": {}}
@@ -371,7 +372,8 @@ def places():
                    ([user, dict(user, role=5)], "messages[1].role", number),
                    ([user, dict(user, role="king")], "messages[1]", "system, developer, user")]
     in_chat = in_messages + [
-        (blocks(text, image), "messages[1].content[1]", "is a part of type 'image_url'"),
+        (blocks(text, sound), "messages[1].content[1]", "is a part of type 'input_audio'"),
+        (blocks(text, image), "messages[1].content[1].image_url.url", "is no URL of a picture"),
         (blocks(text, {"type": "text", "x": 1}), "messages[1].content[1].x", known),
         (blocks({"type": "text"}), "messages[1].content[0]", "without its text"),
         (calls(dict(call, x=1)), "messages[1].tool_calls[1].x", known),
@@ -379,14 +381,17 @@ def places():
         (calls({}), "messages[1].tool_calls[1]", "is not {")]
     in_blocks = in_messages[:2] + [
         ([user, dict(user, role="king")], "messages[1]", "system, user and assistant"),
-        (blocks(use, text, image), "messages[1].content[2]", "is a part of type 'image_url'"),
+        (blocks(use, text, sound), "messages[1].content[2]", "is a part of type 'input_audio'"),
+        (blocks(use, text, image), "messages[1].content[2].image_url.url", "is no URL of a picture"),
         (blocks(use, dict(text, x=1)), "messages[1].content[1].x", known),
         (blocks(text, dict(use, x=1)), "messages[1].content[1].x", known),
         (blocks(text, {"type": "tool_use"}), "messages[1].content[1]", "without id or name"),
         (blocks(text, dict(result, x=1), role="user"), "messages[1].content[1].x", known),
         (blocks(text, {"type": "tool_result"}, role="user"), "messages[1].content[1]", "answers no tool_use_id"),
-        (blocks(result, dict(result, content=[text, image]), role="user"), "messages[1].content[1].content[1]",
-         "is a part of type 'image_url'"),
+        (blocks(result, dict(result, content=[text, sound]), role="user"), "messages[1].content[1].content[1]",
+         "is a part of type 'input_audio'"),
+        (blocks(result, dict(result, content=[text, image]), role="user"),
+         "messages[1].content[1].content[1].image_url.url", "is no URL of a picture"),
         (blocks(text, {"type": "thinking"}), "messages[1].content[1]", "without its text"),
         (blocks(text, {"type": "thinking", "x": 1}), "messages[1].content[1].x", known),
         (blocks(text, {"type": "thinking", "thinking": "z", "signature": "?"}), "messages[1].content[1]", "signature")]
@@ -397,7 +402,7 @@ def places():
                 ([user, {"type": "reasoning", "x": 1}], "input[1].x", known),
                 ([user, {"type": "reasoning", "content": [{"type": "text", "text": "a"}, {"type": "x"}]}],
                  "input[1].content[1]", "no 'reasoning_text'"),
-                (blocks({"type": "output_text", "text": "a"}, image), "input[1].content[1]", "is a part of type")]
+                (blocks({"type": "output_text", "text": "a"}, sound), "input[1].content[1]", "is a part of type")]
     tools = {"/v1/chat/completions": ((dict(plain, x=1), ".x", known), (dict(plain, type="x"), "", "is not {"),
                                       ({"type": "function", "function": {"name": 5}}, ".function.name", number),
                                       ({"type": "function", "function": {"x": 5}}, ".function.x", known)),
@@ -413,7 +418,7 @@ def places():
     bodies = [(path, {"messages": m}, where, part) for path, these in (
         ("/v1/chat/completions", in_chat), ("/api/chat", in_messages), ("/v1/messages", in_blocks)) for m, where, part
         in these] + [("/v1/responses", {"input": m}, where, part) for m, where, part in in_input]
-    bodies += [("/api/chat", {"messages": [user, dict(user, images=["x"])]}, "messages[1].images", "cannot be taken")]
+    bodies += [("/api/chat", {"messages": [user, dict(user, images=["x"])]}, "messages[1].images[0]", "is no base64")]
     for path, these in tools.items():
         turn = {"input": "x"} if path == "/v1/responses" else {"messages": HI}
         bodies += [(path, dict(turn, tools=[first.get(path, plain), tool]), "tools[1]" + where, part)

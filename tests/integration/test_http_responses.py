@@ -210,7 +210,7 @@ def come_back():
                           ({"type": "custom_tool_call", "call_id": "x", "name": "y"}, "lacks call_id, name or input"),
                           ({"type": "item_reference", "id": "x"}, "is of type 'item_reference'"),
                           ({"type": "function_call_output", "call_id": "x", "output": [
-                              {"type": "input_image", "image_url": "x"}]}, "models here read text only")):
+                              {"type": "input_image", "image_url": "x"}]}, "is no URL of a picture")):
             check(part in chat([HI, bad], 400), f"{bad}", chat([HI, bad], 400))
 
 

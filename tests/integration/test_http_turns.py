@@ -337,7 +337,7 @@ def variables():
 
 @test
 def results():
-    """What a tool answers is text; an image in it is refused by its place."""
+    """What a tool answers is text; an image in it that is none is refused by its place."""
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}
     use = {"type": "tool_use", "id": "abcdefghi", "name": "look", "input": {}}
     with FakeDaemon([{"text": b"x"}]) as fake, Gateway(fake) as g:
@@ -350,7 +350,7 @@ def results():
         said = [(m["role"], m["text"]) for m in fake.asked[-1]["chat"][2:]]
         equal(said, [("tool", b"a\nb"), ("user", b"Here.")], "text")
         error = asked([{"type": "text", "text": "a"}, image], 400)["error"]["message"]
-        check("'messages[2].content[1].content[1]' is a part of type 'image'" in error, "an image", error)
+        check("'messages[2].content[1].content[1].source.data' is no base64" in error, "an image", error)
 
 
 main()

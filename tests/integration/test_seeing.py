@@ -5,68 +5,13 @@ What a job gets is compared by token ids and log-probabilities, which are the sa
 """
 import os
 import random
-import shutil
 import signal
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from tandem_test import (STANDING_MS, TALE, TREE, Daemon, Job, Refused, check, config, equal, main,  # noqa: E402
-                         make_folder, make_model, request, test, times, together, wait_for)
-
-IMAGES = os.path.join(TREE, "tests", "golden", "images")
-ROWS = 16  # of each picture, for this pair
-HOST = {"TANDEM_NPU": "host", "TANDEM_GPU": "host"}
-
-
-def file_of(name, folder="pictures"):
-    with open(os.path.join(IMAGES, folder, name), "rb") as f:
-        return f.read()
-
-
-def picture(name, message=0, offset=0):
-    return {"file": file_of(name) if isinstance(name, str) else name, "message": message, "offset": offset}
-
-
-class Seeing(Daemon):
-    """A daemon whose default model takes pictures. size: of the projector; None: there is none."""
-
-    def __init__(self, size="a", **more):
-        self.folder = make_folder()
-        self.path = os.path.join(self.folder, "see.gguf")
-        shutil.copy(make_model("a", "f32", arch="mmproj", text=True, seed=2, template=True), self.path)
-        if size:
-            shutil.copy(make_model(size, "f32", arch="mmproj", seed=1), os.path.join(self.folder, "mmproj-see.gguf"))
-        env = dict(HOST, **more.pop("env", {}))
-        super().__init__(models=[self.path, TALE], env=env, **more)
-
-    def __exit__(self, *exit):
-        try:
-            super().__exit__(*exit)
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def readers(self):
-        """The processes that have a vision tower."""
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
-                    name, _, rest = f.read().partition("(")[2].rpartition(")")
-                if name.startswith("tandem-picture-") and int(rest.split()[1]) == self.process.pid:
-                    if rest.split()[0] != "Z":
-                        found.append(int(pid))
-            except (OSError, IndexError):
-                continue
-        return found
-
-    def refuses(self, code, words, **fields):
-        try:
-            error = self.generate(**fields).error
-        except Refused as e:
-            error = {"code": e.code, "message": str(e)}
-        check(error and error["code"] == code, f"{code} expected", error)
-        for word in [words] if isinstance(words, str) else words:
-            check(word in error["message"], f"{word} expected in the message", error)
+from seeing import IMAGES, ROWS, Seeing, file_of, picture  # noqa: E402
+from tandem_test import (STANDING_MS, Job, Refused, check, config, equal, main, request, test, times,  # noqa: E402
+                         together, wait_for)
 
 
 def bits(result):

@@ -149,8 +149,8 @@ class FakeDaemon:
     counts its connections. said: answers to questions (fields of Status or Models). Else models are an empty list, and
     status is never answered. Use it in a `with`, the gateway inside."""
 
-    def __init__(self, tokens, deaf=None, said=None, **done):
-        self.tokens, self.done, self.asked = tokens, done, []
+    def __init__(self, tokens, deaf=None, said=None, max_frame=1 << 20, **done):
+        self.tokens, self.done, self.asked, self.max_frame = tokens, done, [], max_frame
         self.said = {"models": {}, "load": {}, **(said or {})}
         self.deaf, self.heard = deaf, 0
 
@@ -197,7 +197,7 @@ class FakeDaemon:
                     if question in request and question in self.said:
                         reply(request, answer, self.said[question])
                 if "hello" in request:
-                    reply(request, "hello", {"protocol": 1, "version": "fake", "max_frame_bytes": 1 << 20,
+                    reply(request, "hello", {"protocol": 1, "version": "fake", "max_frame_bytes": self.max_frame,
                                              "speaks_for": request["hello"].get("speaks_for", "")})
                 if "generate" in request:
                     self.asked.append(request["generate"])
