@@ -42,6 +42,33 @@ static void check_failure(const struct failure *f)
         }
 }
 
+/* They stand in order and within their texts, and a peer that is asked for the job has the same. Takes the job over. */
+static void check_pictures(const struct generation_request *r, json_t *job)
+{
+        const struct request_pictures *p = &r->pictures, *given;
+        struct generation_request *peers;
+        struct exact numbers = { 0 };
+        struct failure f = { 0 };
+
+        assert(p->n <= MAX_PICTURES && job);
+        peers = generation_request_new(job, &numbers);
+        assert(peers && takeover_reader.take(peers, &f) == 0);
+        given = &peers->pictures;
+        assert(given->n == p->n && given->size_bytes == p->size_bytes);
+        assert(peers->n_messages == r->n_messages && peers->n_prompts >= (r->n_messages == 0));
+        for (size_t i = 0; i < p->n; i++) {
+                const struct tandem_picture *a = &p->items[i], *b = &given->items[i], *before = i ? a - 1 : a;
+                size_t size = r->n_messages > 0 ? r->messages[a->message].size : r->prompts[0].size;
+
+                assert(r->n_messages == 0 || a->message < r->n_messages);
+                assert(a->offset <= size && a->size > 0 && p->places[i][0]);
+                assert(a->message > before->message || (a->message == before->message && a->offset >= before->offset));
+                assert(a->message == b->message && a->offset == b->offset && a->size == b->size);
+                assert(memcmp(a->file, b->file, a->size) == 0);
+        }
+        generation_request_free(peers);
+}
+
 static void check_request(struct generation_request *r)
 {
         const struct tandem_message_details *const *details = request_details(r);
@@ -58,7 +85,11 @@ static void check_request(struct generation_request *r)
         if (r->n_messages > 0 || r->n_prompts > 0) {
                 json_t *job = takeover_request(r, 0);
 
-                json_decref(job);
+                if (r->pictures.n > 0 &&
+                    strcmp(r->path, TAKEOVER_PATH) != 0) /* a peer's tandemd looks at their places */
+                        check_pictures(r, job);
+                else
+                        json_decref(job);
         }
 }
 
