@@ -16,11 +16,6 @@ void request_pictures_free(struct request_pictures *p)
         *p = (struct request_pictures){ 0 };
 }
 
-static int no_memory(struct failure *f)
-{
-        return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
-}
-
 /* Room for one more. */
 static int pictures_grow(struct request_pictures *p, const char *place, struct failure *f)
 {
@@ -35,7 +30,7 @@ static int pictures_grow(struct request_pictures *p, const char *place, struct f
         p->items = items ? items : p->items;
         places = reallocarray(p->places, p->n + 1, sizeof(*places));
         p->places = places ? places : p->places;
-        return items && places ? 0 : no_memory(f);
+        return items && places ? 0 : failure_set(f, 503, "no_memory", NULL, "no memory for this request");
 }
 
 /* What a request's values were counted to take for a text, and a copy of it, is given back. */
