@@ -56,7 +56,7 @@ def leaves_at_the_next_step():
         check(len(r.ids) < 3000, "it was cut short")
         print(f"FIGURE cancel to done: {1000 * (time.monotonic() - begin):.1f} ms")
         other.vanish()
-        wait_for(lambda: d.status().get("jobs_running", 0) == 0, "both gone")
+        wait_for(lambda: d.status().get("jobs_running", 0) + d.status().get("steps_in_flight", 0) == 0, "both gone")
         tokens = d.status()["tokens_generated"]
         time.sleep(0.2)
         equal(d.status()["tokens_generated"], tokens, "no token after the last job left")

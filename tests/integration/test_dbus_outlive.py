@@ -166,6 +166,7 @@ def caught(d, begin, n, way=kill, of=all):
             left = len(d.jobs())
             if left == len(jobs) or left > 0 and of is any:
                 way(d, workers)
+                d._hear()
                 d.expect_exit = 0
                 return jobs
         for job in jobs:
@@ -208,9 +209,12 @@ def told_to_end():
 @test
 def killed_again_and_again():
     """The next daemon dies over them too, some tokens further."""
+    def begin():
+        # The next daemon goes on with it before its workers can be stopped.
+        return Reader(client, "sampled", **{"max-tokens": 600})
     with on_a_bus() as (bus, d, client):
-        want = Reader(client, "sampled").said()
-        job, = caught(d, lambda: [Reader(client, "sampled")], 300)
+        want = begin().said()
+        job, = caught(d, lambda: [begin()], 300)
         n_more = 0
         for _ in range(20):
             follow(d, client)
@@ -225,7 +229,7 @@ def killed_again_and_again():
                 break
             if not again:  # it ended before it was caught
                 equal(job.said(), want, "the job")
-                job, = caught(d, lambda: [Reader(client, "sampled")], 300)
+                job, = caught(d, lambda: [begin()], 300)
         equal(n_more, 3, "daemons that died over it")
         follow(d, client)
         equal(job.said(), want, "the job")
@@ -240,8 +244,9 @@ def owners_and_those_that_linger():
         leaver = Client(bus)
 
         def begin():
-            return [Reader(leaver, "text", token="gone"), Reader(leaver, "text", token="lingers", linger=True),
-                    Reader(client, "text", token="stays")]
+            return [begun(d, Reader(leaver, "text", token="gone")),
+                    begun(d, Reader(leaver, "text", token="lingers", linger=True)),
+                    begun(d, Reader(client, "text", token="stays"))]
         gone, lingers, stays = caught(d, begin, 10)
         leaver.close()
         follow(d, client)
@@ -352,7 +357,7 @@ def no_room():
             check("ends with this daemon: " not in d.log(), "no word")
         check("cannot be kept: File too large; the job ends with this daemon" in d.log(), "it is said")
     with on_a_bus(store=4) as (bus, d, client):
-        jobs = caught(d, lambda: [Reader(client, "text") for _ in range(4)], 10)
+        jobs = caught(d, lambda: [begun(d, Reader(client, "text")) for _ in range(4)], 10)
         equal(len(d.journals()), 2, "no more than the manager keeps")
         follow(d, client)
         equal(sum(job.said() == want["text"] for job in jobs), 2, "those that go on")

@@ -1,6 +1,7 @@
 """The machine sleeps: running steps end before it does, nothing runs meanwhile, devices are opened anew afterwards, and
 the jobs go on with the same ids. systemd-logind is played by this file, on a private bus; nothing here sleeps really.
 """
+import contextlib
 import json
 import os
 import select
@@ -41,9 +42,12 @@ class Logind:
         return wait_for(lambda: self.ask("look")["open"] > 0, "the inhibitor", 20)
 
     def sleep(self):
-        """Seconds until nobody held the sleep up."""
-        begin = time.monotonic()
         self.ask("sleep")
+        self.asleep()
+
+    def asleep(self):
+        """Seconds until nobody held the sleep up, which has been told."""
+        begin = time.monotonic()
         wait_for(lambda: self.ask("look")["open"] == 0, "the inhibitor is given up", 8, 0.002)
         return time.monotonic() - begin
 
@@ -98,10 +102,10 @@ def logind(address):
     loop.run()
 
 
-def daemon(bus, **env):
+def daemon(bus, hang_ms=None, **env):
     device = "emulated" if os.path.exists(PROGRAMS) else "host"
     return bus.daemon(env={"TANDEM_NPU": device, "TANDEM_GPU": "host", "DBUS_SYSTEM_BUS_ADDRESS": bus.address, **env},
-                      placement="split")
+                      placement="split", hang_ms=hang_ms)
 
 
 N = times(300, 1200, 40)
@@ -111,10 +115,9 @@ def wanted():
     return [{"prompt": PROMPT + " and" * i, "n": N, "temp": (0.0, 0.8)[i % 2], "seed": i} for i in range(4)]
 
 
-def start(d, request):
-    """A job that is not done before tandemd hears of the sleep, on fast machines too: only its first tokens are
-    compared."""
-    return d.start_job(**dict(request, n=min(10 * N, 3500)))
+def long(request):
+    """It is not done before tandemd hears of the sleep, on fast machines too: only its first tokens are compared."""
+    return dict(request, n=min(10 * N, 3500))
 
 
 def go_on_as(jobs, want):
@@ -129,17 +132,19 @@ def go_on_as(jobs, want):
 def jobs_go_on():
     with Bus() as bus:
         fake = Logind(bus)
-        with daemon(bus) as d:
+        with daemon(bus, hang_ms=STANDING_MS) as d:
             d.wait_ready()
             want = [d.generate(**q) for q in wanted()]
             fake.inhibited()
             equal(fake.ask("look")["asked"][0][0::3], ["sleep", "delay"], "what is inhibited, and how")
-            jobs = [start(d, q) for q in wanted()]
-            for n in range(2):
-                for job in jobs:
-                    job.until(10 * (n + 1))
+
+            def sleeps():
                 pid = d.worker_pid("npu")
-                took = fake.sleep()
+                fake.ask("sleep")
+                return pid
+
+            def slept(pid):
+                took = fake.asleep()
                 time.sleep(0.1)
                 equal(d.status().get("steps_in_flight", 0), 0, "steps that run while the machine sleeps")
                 steps = d.status()["steps_done"]
@@ -152,6 +157,13 @@ def jobs_go_on():
                 if os.path.exists(PROGRAMS):
                     wait_for(lambda: d.worker_pid("npu") not in (0, pid), "the NPU is opened anew", 20)
                 print(f"    the machine could sleep after {1e3 * took:.0f} ms", flush=True)
+
+            with d.in_midst(*map(long, wanted()), tokens=10) as jobs:
+                pid = sleeps()
+            slept(pid)
+            with d.sliced(lambda: all([job.has(20) for job in jobs]), "more tokens"):
+                pid = sleeps()
+            slept(pid)
             go_on_as(jobs, want)
         fake.end()
 
@@ -165,14 +177,13 @@ def the_device_comes_late():
     control = Control()
     with Bus() as bus:
         fake = Logind(bus)
-        with daemon(bus, TANDEM_NPU_EMULATED_CONTROL=control.path) as d:
+        with daemon(bus, hang_ms=STANDING_MS, TANDEM_NPU_EMULATED_CONTROL=control.path) as d:
             d.wait_ready()
             want = [d.generate(**q) for q in wanted()]
             fake.inhibited()
-            jobs = [start(d, q) for q in wanted()]
-            for job in jobs:
-                job.until(10)
-            fake.sleep()
+            with d.in_midst(*map(long, wanted()), tokens=10) as jobs:
+                fake.ask("sleep")
+            fake.asleep()
             begin = time.monotonic()
             control.absent(late)
             fake.ask("wake")
@@ -191,7 +202,8 @@ def the_device_comes_late():
             restarts = d.workers()["npu"]["restarts"]
             go_on_as(jobs[1:], want[1:])
             check(jobs[0].until(N), "all tokens")
-            jobs[0].cancel()
+            with contextlib.suppress(Refused):  # it may have ended
+                jobs[0].cancel()
             r = jobs[0].wait()
             same_ids(r.ids[:N], want[0].ids, "ids")
             check(not r.done.get("degraded"), "the same plan", r.done)
@@ -208,13 +220,14 @@ def the_watchdog_sleeps_too():
         manager.bind(os.path.join(directory, "notify"))
         manager.settimeout(20 * SLOW)
         fake = Logind(bus)
-        with daemon(bus, NOTIFY_SOCKET=manager.getsockname(), WATCHDOG_USEC=str(int(interval * 1e6))) as d:
+        with daemon(bus, hang_ms=STANDING_MS, NOTIFY_SOCKET=manager.getsockname(),
+                    WATCHDOG_USEC=str(int(interval * 1e6))) as d:
             d.wait_ready()
             want = d.generate(**wanted()[1])
             fake.inhibited()
-            job = start(d, wanted()[1])
-            job.until(10)
-            fake.sleep()
+            with d.in_midst(long(wanted()[1]), tokens=10) as (job,):
+                fake.ask("sleep")
+            fake.asleep()
             while select.select([manager], [], [], 0)[0]:  # what it was told before
                 manager.recv(4096)
             begin, n = time.monotonic(), 0

@@ -73,17 +73,17 @@ def bash_files():
 @test
 def bash_models_and_jobs():
     """Asked of the daemon."""
-    with Daemon() as d:
-        job = d.start_job(n=3000)
-        job.until(1)
-        os.environ["TANDEM_SOCKET"] = d.socket
-        try:
-            check("tale" in ask_bash(PROGRAM, "generate", "-m", "ta"), "the model", ask_bash(PROGRAM, "generate",
-                                                                                             "-m", "ta"))
-            check(str(job.result.job) in ask_bash(PROGRAM, "cancel", ""), "the job", ask_bash(PROGRAM, "cancel", ""))
-        finally:
-            del os.environ["TANDEM_SOCKET"]
-        job.cancel()
+    with Daemon(hang_ms=STANDING_MS) as d:
+        with d.in_midst(dict(n=3000)) as (job,):
+            os.environ["TANDEM_SOCKET"] = d.socket
+            try:
+                offered = ask_bash(PROGRAM, "generate", "-m", "ta")
+                check("tale" in offered, "the model", offered)
+                offered = ask_bash(PROGRAM, "cancel", "")
+                check(str(job.result.job) in offered, "the job", offered)
+            finally:
+                del os.environ["TANDEM_SOCKET"]
+            job.cancel()
         job.wait()
 
 

@@ -73,7 +73,7 @@ class Units:
                     os.setuid(ids.pw_uid)
             env = {k: v for k, v in os.environ.items()
                    if k in ("PATH", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS")}
-            env.update(self.env, TANDEM_LOG="debug")
+            env.update(self.env, TANDEM_LOG="debug", TANDEM_THREADS="1")
             log = open(os.path.join(self.folder, f"{name}.log"), "ab")
             p = subprocess.Popen(["/bin/sh", "-c", ACTIVATE, "sh", self.program(name)], env=env,
                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log, close_fds=False, preexec_fn=child)
@@ -166,34 +166,48 @@ def same_ids_as_children():
 def killed_and_stopped():
     """Mid-generation, by signals from outside, by `tandem restart`, by the manager: ids are unchanged each time, and
     each time tandemd knows how the old process ended."""
-    with Unit() as d:
+    def is_known(d, what, name, before, said):
+        wait_for(lambda: d.pid(name) not in (0, before) and d.worker(name)["state"] == "ready", "a new process")
+        check(said in d.log() or what == "restart", f"{what}: how it ended is known", d.log()[-800:])
+
+    with Unit(hang_ms=STANDING_MS) as d:
         want = d.generate(n=700).ids
         for what, name, said in (("KILL", "gpu", "signal 9"), ("TERM", "npu", "signal 15"),
-                                 ("STOP", "npu", "stopped by a signal"), ("restart", "gpu", "asked")):
-            job = d.start_job(n=700)
-            job.until(20)
-            before = d.pid(name)
-            if what == "restart":
-                d.cli("restart", name, check_exit=0)
-            else:
-                os.kill(before, getattr(signal, "SIG" + what))
+                                 ("restart", "gpu", "asked")):
+            with d.in_midst(dict(n=700), tokens=20) as (job,):
+                before = d.pid(name)
+                if what == "restart":
+                    d.cli("restart", name, check_exit=0)
+                else:
+                    os.kill(before, getattr(signal, "SIG" + what))
             r = job.wait()
             same_ids(r.ids, want, what)
             check(r.recoveries >= 1, f"{what}: a recovery")
-            wait_for(lambda: d.pid(name) not in (0, before) and d.worker(name)["state"] == "ready", "a new process")
-            check(said in d.log() or what == "restart", f"{what}: how it ended is known", d.log()[-800:])
+            is_known(d, what, name, before, said)
+    with Unit() as d:  # which sees soon that a worker stands
+        for _ in range(20):  # on a busy machine the job may be over before
+            job = d.start_job(n=700)
+            job.until(20)
+            before = d.pid("npu")
+            os.kill(before, signal.SIGSTOP)
+            r = job.wait()
+            same_ids(r.ids, want, "STOP")
+            if r.recoveries >= 1:
+                break
+            os.kill(before, signal.SIGCONT)
+        check(r.recoveries >= 1, "STOP: a recovery")
+        is_known(d, "STOP", "npu", before, "stopped by a signal")
 
 
 @test
 def on_an_older_kernel():
     """Debian 12's says less: the process is found by its number, and how it ended stays unknown. Jobs do not notice."""
-    with Unit(older=as_on_linux_6_1) as d:
+    with Unit(older=as_on_linux_6_1, hang_ms=STANDING_MS) as d:
         want = d.generate(n=700).ids
         for name, signo in (("gpu", signal.SIGKILL), ("npu", signal.SIGSEGV)):
-            job = d.start_job(n=700)
-            job.until(20)
-            equal(d.pid(name), d.units.running[name].pid, "the process that tandemd knows")
-            os.kill(d.pid(name), signo)
+            with d.in_midst(dict(n=700), tokens=20) as (job,):
+                equal(d.pid(name), d.units.running[name].pid, "the process that tandemd knows")
+                os.kill(d.pid(name), signo)
             same_ids(job.wait().ids, want, name)
             check("this kernel does not say how" in d.worker(name)["last_exit"], "what is known", d.worker(name))
 
