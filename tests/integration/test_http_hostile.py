@@ -264,7 +264,7 @@ def many_choices():
         ended = wait_for(lambda: len(select.select(sockets, [], [], 0)[0]) >= 3 and
                          select.select(sockets, [], [], 0)[0], "some are refused", 5)
         for s in ended:
-            answer = s.recv(4096)
+            answer = first_answer(s)
             check(statuses(answer) == [429] and b"your share" in answer, "why", answer)
 
 
@@ -489,8 +489,9 @@ def many_malformed():
                     if not data:
                         break
                 with g.connect() as s:
-                    s.sendall(bytes(data))
-                    s.shutdown(socket.SHUT_WR)
+                    with contextlib.suppress(OSError):  # it may be closed as soon as it is known to be wrong
+                        s.sendall(bytes(data))
+                        s.shutdown(socket.SHUT_WR)
                     if r.randrange(4):
                         got = statuses(read_all(s))
                         check(all(200 <= x < 506 for x in got), "statuses", got, bytes(data))
@@ -539,7 +540,7 @@ def many_requests():
         for _ in range(500):
             ask("sk-alice-1")
         wait_for(lambda: len(d.asked) == 500, "alice's")
-        answer = ask("sk-alice-1").recv(4096)
+        answer = first_answer(ask("sk-alice-1"))
         check(statuses(answer) == [429] and b"500 requests of yours" in answer, "one more", answer)
         ask("sk-bob-12")
         wait_for(lambda: len(d.asked) == 501, "bob's")
@@ -586,7 +587,8 @@ def crowds():
         served(others[-1])
         equal(closed(running + others), [], "those of the smaller network, and what runs")
         served(connect("127.0.0.1", "127.0.0.1"))
-        check(g.process.poll() is None and len(closed(crowd)) > 90, "the larger network's made room")
+        wait_for(lambda: len(closed(crowd)) > 90, "the larger network's made room")
+        equal(g.process.poll(), None, "it lives")
 
 
 @test
@@ -611,15 +613,17 @@ def leaving_a_load():
 @test
 def leaving():
     """SIGTERM: what runs ends, what comes is sent elsewhere, and it leaves with 0."""
-    with Daemon(placement=None) as d, Gateway(d) as g:
-        body = json.dumps({"model": "tale", "prompt": PROMPT, "max_tokens": 400, "stream": True, "seed": 1}).encode()
-        with g.connect() as s:
+    body = json.dumps({"model": "tale", "prompt": PROMPT, "max_tokens": 60, "stream": True, "seed": 1}).encode()
+    with Daemon(placement=None, hang_ms=STANDING_MS) as d, Gateway(d) as g, contextlib.ExitStack() as stack:
+        def start():
+            s = stack.enter_context(g.connect())
             s.sendall(post(body))
-            first = s.recv(4096)
-            check(b" 200 " in first, "it streams", first[:100])
+            return s
+
+        with d.begun(start, lambda s: select.select([s], [], [], 0)[0], "it streams") as s:
             g.process.send_signal(signal.SIGTERM)
-            data = first + read_all(s)
-            check(b"[DONE]" in data, "the stream comes to its end", data[-200:])
+        data = read_all(s)
+        check(b" 200 " in data[:100] and b"[DONE]" in data, "the stream comes to its end", data)
         equal(exit_of(g.process), 0, "status")
         g.expect_exit = None
 

@@ -319,9 +319,11 @@ class FalsePeer:
                 return
             with contextlib.suppress(OSError), s:
                 s.settimeout(PATIENCE)
-                data = b""
-                while b"\r\n\r\n" not in data:
-                    data += s.recv(65536)
+                data, piece = b"", b"x"  # all of it: with some of it unread, the end would be a reset
+                while piece and not ((found := re.search(rb"(?is)content-length: (\d+).*?\r\n\r\n", data)) and
+                                     len(data) >= found.end() + int(found[1])):
+                    piece = s.recv(65536)
+                    data += piece
                 s.sendall(self.data)
                 s.shutdown(socket.SHUT_WR)
                 s.recv(1)
