@@ -82,9 +82,9 @@ def give_up(clis):
 
 
 def seconds_to_leave(d, stopped=()):
-    begin = time.monotonic()
+    watch = Stopwatch()
     leave(d, stopped)
-    return time.monotonic() - begin
+    return watch.seconds()
 
 
 @test

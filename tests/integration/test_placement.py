@@ -181,9 +181,13 @@ def killed_in_a_prompt():
     check(hits > 0, "a signal met a running job")
 
 
+def part(rows):
+    return sum(npu for npu, _ in rows) / max(1, sum(both for _, both in rows))
+
+
 def shares(daemon, seconds, load, moved=lambda share: True):
-    """The part of FFN rows that the npu worker had, lately in the time given, while `load` runs; longer on a slow
-    machine, until it has moved."""
+    """[(FFN rows of the npu worker, of both)] of each half second in the time given, while `load` runs; longer on a
+    slow machine, until the npu worker's part of the last second has moved."""
     def rows():
         return {n: next(b.get("rows", 0) for b in w["blocks"] if b["kind"] == "ffn")
                 for n, w in daemon.workers().items()}
@@ -195,11 +199,11 @@ def shares(daemon, seconds, load, moved=lambda share: True):
     try:
         out, before = [], rows()
         for i in range(int(seconds * 20)):
-            if i >= seconds * 2 and moved(out[-1]):
+            if i >= seconds * 2 and moved(part(out[-2:])):
                 break
             time.sleep(0.5)
             now = rows()
-            out.append((now["npu"] - before["npu"]) / max(1, sum(now.values()) - sum(before.values())))
+            out.append((now["npu"] - before["npu"], sum(now.values()) - sum(before.values())))
             before = now
     finally:
         over.append(True)
@@ -251,7 +255,7 @@ def plan_moves_on_one_resource():
     """The worker that has everything gets slower: within seconds the other one has it."""
     out, _ = slowed({}, [{"n": 80, "seed": i, "temp": 0.7} for i in range(3)],
                     lambda share: share > 0.8)
-    check(sum(out[-4:]) / 4 > 0.8, "the npu worker has nearly all of the rows", [round(x, 2) for x in out])
+    check(part(out[-4:]) > 0.8, "the npu worker has nearly all of the rows", out)
 
 
 @test
@@ -263,8 +267,7 @@ def plan_moves_on_two_resources():
     out, left = slowed({"TANDEM_NPU_CPUS": str(CORES[0]), "TANDEM_GPU_CPUS": str(CORES[1])},
                  [{"n": 60, "seed": i, "temp": 0.7} for i in range(8)], lambda share: share > 0.6)
     fair = left["npu"] / (left["npu"] + left["gpu"] / 3)
-    check(sum(out[-4:]) / 4 > min(0.6, 0.8 * fair), "the npu worker has the larger share",
-          [round(x, 2) for x in out], left)
+    check(part(out[-4:]) > min(0.6, 0.8 * fair), "the npu worker has the larger share", out, left)
 
 
 @test
