@@ -522,11 +522,12 @@ def calls_that_an_ending_daemon_refuses():
     """Its own job of the bus keeps the name. What is refused meanwhile hears of it when the name is free, so that a
     second call comes to the next daemon."""
     with Bus() as bus, bus.daemon(hang_ms=STANDING_MS) as d, NextDaemon(bus, d) as following:
-        c, answers = Client(bus).wait(), []
+        c, answers, connected = Client(bus).wait(), [], threading.Event()
         want = read_all(c.generate(PROMPT, max_tokens=6)[1])
 
         def ask():
             me = Client(bus)
+            connected.set()
             answers.append(me.refused(ROOT, MANAGER, "Generate", "sa{sv}", PROMPT, me.options({})))
             answers.append(read_all(me.generate(PROMPT, max_tokens=6)[1]))
 
@@ -536,6 +537,7 @@ def calls_that_an_ending_daemon_refuses():
             d.process.terminate()
             wait_for(lambda: c.get(ROOT, MANAGER, "Draining"), "Draining", 10)
             t.start()
+            connected.wait()
             time.sleep(0.3)
             equal((answers, c.get(path, JOB, "State")), ([], "decode"), "while a job runs")
             c.call(path, JOB, "Cancel", "")

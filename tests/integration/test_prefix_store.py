@@ -55,8 +55,9 @@ def after_a_restart():
             if how == "restart":
                 restart(d)
             elif how == "kill":
-                d._kill()
+                d.kill()
                 d.start()
+                d.expect_exit = 0
             else:
                 d.cli("stop", "tale", check_exit=0)
             before = disk_tokens(d)
@@ -262,8 +263,7 @@ def a_full_disk():
                 same_ids(d.generate(ids=text(i), n=12).ids, plain.generate(ids=text(i), n=12).ids, f"read-only, {i}")
             wait_for(lambda: "not written to disk now: " in d.log() or "not kept on disk: " in d.log(), "a word", 20)
         finally:
-            d._kill()
-            d.start()
+            d.kill()
             subprocess.run(["umount", "-l", place], check=False)
 
 
