@@ -215,7 +215,7 @@ static void test_timers(void **state)
                 tdm_source_arm(fired.s[i], now + after_ms[i] * MS);
         }
         tdm_source_arm(fired.s[7], 0); /* disarmed */
-        while (fired.n < 6 && tdm_now_ns() < now + 2000 * MS)
+        while (fired.n < 6)
                 assert_int_equal(tdm_loop_turn(loop, UINT64_MAX), 0);
         assert_int_equal(fired.n, 6);
         assert_memory_equal(fired.order, expected, sizeof(expected));
@@ -232,7 +232,7 @@ static void test_timers(void **state)
         fired.n = 0;
         assert_int_equal(tdm_loop_turn(loop, UINT64_MAX), 0);
         assert_int_equal(fired.order[0], 1);
-        while (fired.n < 2 && tdm_now_ns() < now + 2000 * MS)
+        while (fired.n < 2)
                 assert_int_equal(tdm_loop_turn(loop, UINT64_MAX), 0);
         assert_int_equal(fired.order[1], 6);
         tdm_source_arm(fired.s[2], UINT64_MAX); /* a deadline in the very far future does not fire now */
