@@ -322,7 +322,7 @@ class Generate(unittest.TestCase):
         self.assertIn(b"23 prompt tokens, 5 tokens, first after 83 ms, 212 tokens/s\nseed 77, job 7", r.stderr)
 
     def test_output_comes_at_once(self):
-        p = spawn([TANDEM, "--socket", support.fake.path, "generate", "--json", "-m", "slow", "-n", "100", "x"],
+        p = spawn([TANDEM, "--socket", support.fake.path, "generate", "--json", "-m", "slow", "-n", "0", "x"],
                              stdout=subprocess.PIPE, env=environment())
         first = p.stdout.readline()
         self.assertEqual(json.loads(first)["id"], 100)
