@@ -211,12 +211,11 @@ def status_bus():
 @test
 def status_json():
     """What the command prints of a daemon with a loaded model and a job."""
-    with Daemon() as d:
+    with Daemon(hang_ms=STANDING_MS) as d:
         d.wait_ready()
-        job = d.start_job(n=2000)
-        job.until(2)
-        status = json.loads(d.cli("status", "--json", check_exit=0).stdout)
-        jobs = json.loads(d.cli("jobs", "--json", check_exit=0).stdout)["jobs"]
+        with d.in_midst(dict(n=2000), tokens=2) as (job,):
+            status = json.loads(d.cli("status", "--json", check_exit=0).stdout)
+            jobs = json.loads(d.cli("jobs", "--json", check_exit=0).stdout)["jobs"]
         for kind, got in (("DAEMON", status), ("WORKER", status["workers"][0]), ("MODEL", status["models"][0])):
             differ(set(got) - COMPOUND[kind] - {"device_use"}, rows_of(kind), f"--json and rows of {kind}")
         check(jobs, "the job is listed")
