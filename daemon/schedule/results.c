@@ -374,7 +374,7 @@ void tdm_scheduler_on_step_done(uint32_t model_id, uint32_t slot, uint64_t step_
                                       busy_ns - f->busy_ns);
         }
         if (f->lone_ns && f->n_rows >= TDM_MAX(s->config.prefill_rows / 2, 2u))
-                lane->lengths.prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;
+                lane->lengths.prompt_row_ns = (tdm_scheduler_now(s) - f->lone_ns) / f->n_rows;
         f->n_ran = f->n_passes > 1 ? passes_of(lane, f, slot) : f->n_passes;
         tdm_scheduler_charge(s, lane, f, true);
         f->charged = true;

@@ -645,7 +645,7 @@ static void take_off(struct tdm_scheduler *s, const struct step_class *c, const 
         f->paced = route->whole && s->load[route->worker] == 0;
         f->busy_ns = f->paced ? tdm_fleet_busy_ns(s->fleet, route->worker) : 0;
         f->issued_ns = tdm_scheduler_now(s);
-        f->lone_ns = s->n_in_flight == 0 ? tdm_now_ns() : 0;
+        f->lone_ns = s->n_in_flight == 0 ? f->issued_ns : 0;
         for (unsigned w = 0; w < TDM_N_WORKERS; w++)
                 s->load[w] += f->workers >> w & 1;
         for (uint32_t i = 0; i < f->n_seqs; i++) {
