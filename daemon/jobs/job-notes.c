@@ -172,9 +172,20 @@ void tdm_job_read_end(const struct tdm_job *job, struct tdm_job_ended *ret)
         ret->stats = job->stats;
 }
 
+/* Read as the byte that it is: no program may read a bool of another value. */
+static bool is_bool(const bool *b)
+{
+        uint8_t byte;
+
+        memcpy(&byte, b, sizeof(byte));
+        return byte <= 1;
+}
+
 int tdm_job_restore_end(struct tdm_job *job, const struct tdm_job_ended *ended)
 {
-        if ((unsigned)ended->end > TDM_JOB_END_ERROR || (unsigned)ended->stats.unguessed >= TDM_N_UNGUESSED ||
+        if (!is_bool(&ended->incomplete) || !is_bool(&ended->progress.told_accepted) ||
+            !is_bool(&ended->stats.degraded) || (unsigned)ended->end > TDM_JOB_END_ERROR ||
+            (unsigned)ended->stats.unguessed >= TDM_N_UNGUESSED ||
             !memchr(ended->error.message, '\0', sizeof(ended->error.message)) ||
             !memchr(ended->stats.numerics_id, '\0', sizeof(ended->stats.numerics_id)))
                 return -EINVAL;

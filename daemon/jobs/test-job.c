@@ -271,6 +271,51 @@ static int no_chat_make(void)
         return r;
 }
 
+/* What an earlier process left is its own again; what no job comes to is refused, and nothing of it is taken. */
+static void test_restored_end(void **state)
+{
+        static const struct {
+                size_t at;
+                uint8_t byte;
+        } wrong[] = {
+                { offsetof(struct tdm_job_ended, end), TDM_JOB_END_ERROR + 1 },
+                { offsetof(struct tdm_job_ended, end) + 3, 0x80 },
+                { offsetof(struct tdm_job_ended, incomplete), 2 },
+                { offsetof(struct tdm_job_ended, progress.told_accepted), 0xff },
+                { offsetof(struct tdm_job_ended, stats.degraded), 2 },
+                { offsetof(struct tdm_job_ended, stats.unguessed), TDM_N_UNGUESSED },
+        };
+        struct tdm_job_params p = params("Once");
+        struct tdm_job *job = make(&p), *earlier = make(&p);
+        struct tdm_job_ended ended, bad;
+        struct tdm_error why;
+
+        tdm_error_set(&why, TDM_E_DEADLINE, "too late");
+        earlier->stats.degraded = true;
+        tdm_job_finish(earlier, TDM_JOB_END_ERROR, &why);
+        tdm_job_read_end(earlier, &ended);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(wrong); i++) {
+                bad = ended;
+                memcpy((char *)&bad + wrong[i].at, &wrong[i].byte, 1);
+                assert_int_equal(tdm_job_restore_end(job, &bad), -EINVAL);
+                assert_false(job->finished);
+        }
+        bad = ended;
+        memset(bad.error.message, 'x', sizeof(bad.error.message));
+        assert_int_equal(tdm_job_restore_end(job, &bad), -EINVAL);
+        bad = ended;
+        memset(bad.stats.numerics_id, 'x', sizeof(bad.stats.numerics_id));
+        assert_int_equal(tdm_job_restore_end(job, &bad), -EINVAL);
+        assert_false(job->finished);
+        assert_int_equal(tdm_job_restore_end(job, &ended), 0);
+        assert_true(job->finished && job->stats.degraded);
+        assert_int_equal(job->end, TDM_JOB_END_ERROR);
+        assert_int_equal(job->error.code, TDM_E_DEADLINE);
+        assert_string_equal(job->error.message, "too late");
+        tdm_job_unref(job);
+        tdm_job_unref(earlier);
+}
+
 static int set_up(void **state)
 {
         struct tdm_gguf *gguf;
@@ -307,6 +352,7 @@ int main(void)
                 cmocka_unit_test(test_ends),
                 cmocka_unit_test(test_refusals),
                 cmocka_unit_test(test_encoded_beside),
+                cmocka_unit_test(test_restored_end),
         };
         return cmocka_run_group_tests(tests, set_up, tear_down);
 }
