@@ -191,6 +191,14 @@ static int check_front(const struct bus_journal *j, const struct journal_front *
         return 0;
 }
 
+/* Tokens go when the end is written, and the next commit gives their memory back. */
+static bool is_over_or_not(const struct bus_journal_state *s)
+{
+        bool over = s->flags & BUS_JOURNAL_ENDED;
+
+        return over ? s->end_size > 0 && s->n_tokens == 0 : s->end_size == 0;
+}
+
 static int check_state(const struct bus_journal *j, const struct bus_journal_state *s, struct tdm_error *err)
 {
         uint64_t tokens = TDM_FNV64_BEGIN, text = TDM_FNV64_BEGIN, log = TDM_FNV64_BEGIN, end = TDM_FNV64_BEGIN;
@@ -199,7 +207,7 @@ static int check_state(const struct bus_journal *j, const struct bus_journal_sta
             s->n_tokens > BUS_JOURNAL_MAX_TOKENS || s->text_size > BUS_JOURNAL_MAX_TEXT ||
             s->end_size > BUS_JOURNAL_MAX_END || s->log_from > s->log_size ||
             s->log_size - s->log_from > MOST_WAITING || s->log_size > (uint64_t)INT64_MAX / 2 ||
-            j->moved < s->log_from || j->moved > s->log_size)
+            j->moved < s->log_from || j->moved > s->log_size || !is_over_or_not(s))
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "its state is damaged");
         if (sum_file(j->fd, TOKENS_AT, s->n_tokens * sizeof(struct bus_journal_token), &tokens) < 0 ||
             tokens != s->tokens_sum)

@@ -167,12 +167,35 @@ static void test_end(void **unused)
         add(j, 0);
         assert_int_equal(bus_journal_read_end(j, got, 4), -ENODATA);
         assert_int_equal(bus_journal_set_end(j, "over", 4), 0);
+        bus_journal_state(j)->flags |= BUS_JOURNAL_ENDED;
         assert_int_equal(bus_journal_commit(j), 0);
         j = reopen(j);
         assert_int_equal(bus_journal_read_end(j, got, 5), -ENODATA);
         assert_int_equal(bus_journal_read_end(j, got, 4), 0);
         assert_memory_equal(got, "over", 4);
         assert_int_equal(bus_journal_state(j)->n_tokens, 0);
+        bus_journal_free(j);
+}
+
+/* What one state says twice it says alike: else a commit would give back the memory of tokens that are still read. */
+static void test_ended_or_not(void **unused)
+{
+        struct tdm_error err = { 0 };
+        struct bus_journal *j = make(), *next;
+
+        add(j, 0);
+        bus_journal_state(j)->flags |= BUS_JOURNAL_ENDED; /* without an end */
+        assert_int_equal(bus_journal_commit(j), 0);
+        assert_int_equal(bus_journal_open(&next, bus_journal_fd(j), &err), TDM_E_BAD_REQUEST);
+        assert_string_equal(err.message, "its state is damaged");
+        assert_int_equal(bus_journal_set_end(j, "over", 4), 0);
+        bus_journal_state(j)->flags = 0; /* an end that is none */
+        assert_int_equal(bus_journal_commit(j), 0);
+        assert_int_equal(bus_journal_open(&next, bus_journal_fd(j), NULL), TDM_E_BAD_REQUEST);
+        bus_journal_state(j)->flags = BUS_JOURNAL_ENDED;
+        assert_int_equal(bus_journal_add_token(j, 1, 0), 0); /* a token behind it */
+        assert_int_equal(bus_journal_commit(j), 0);
+        assert_int_equal(bus_journal_open(&next, bus_journal_fd(j), NULL), TDM_E_BAD_REQUEST);
         bus_journal_free(j);
 }
 
@@ -373,6 +396,7 @@ int main(void)
                 cmocka_unit_test(test_another_version),
                 cmocka_unit_test(test_no_room),
                 cmocka_unit_test(test_end),
+                cmocka_unit_test(test_ended_or_not),
         };
 
         signal(SIGPIPE, SIG_IGN);
