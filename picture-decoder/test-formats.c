@@ -11,6 +11,7 @@
 
 #include "common/fnv.h"
 #include "picture-decoder/formats.h"
+#include "picture-decoder/test-png-sums.h"
 
 #define FOLDER "tests/golden/images/"
 #define FILE_MAX (64u << 10)
@@ -144,29 +145,6 @@ static uint32_t draw(uint32_t *seed, uint32_t n)
         return (uint32_t)((uint64_t)*seed * n >> 32);
 }
 
-/* Gives the chunks of a PNG the checksums of what they hold now, so that the reader goes on behind a change. */
-static void mend_checksums(uint8_t *bytes, size_t size)
-{
-        size_t at = 8;
-
-        while (size - at >= 12) {
-                size_t n = (size_t)bytes[at] << 24 | (size_t)bytes[at + 1] << 16 | (size_t)bytes[at + 2] << 8 |
-                           bytes[at + 3];
-                uint32_t crc = UINT32_MAX;
-
-                if (n > size - at - 12)
-                        return;
-                for (size_t i = at + 4; i < at + 8 + n; i++) {
-                        crc ^= bytes[i];
-                        for (unsigned bit = 0; bit < 8; bit++)
-                                crc = crc >> 1 ^ (crc & 1 ? UINT32_C(0xedb88320) : 0);
-                }
-                for (unsigned i = 0; i < 4; i++)
-                        bytes[at + 8 + n + i] = (uint8_t)(~crc >> (24 - 8 * i));
-                at += 12 + n;
-        }
-}
-
 /* A few bytes changed, some repeated, or the end cut off. */
 static size_t mutate(uint8_t *bytes, size_t size, uint32_t *seed)
 {
@@ -192,7 +170,7 @@ static size_t mutate(uint8_t *bytes, size_t size, uint32_t *seed)
                 }
         }
         if (size > 8 && memcmp(bytes, "\x89PNG", 4) == 0 && draw(seed, 4) > 0)
-                mend_checksums(bytes, size);
+                mend_png_checksums(bytes, size);
         return size;
 }
 

@@ -1,12 +1,17 @@
-/* Any bytes as a model file, as far as they go: container, description, tokenizer, a text, a conversation. */
+/* Any bytes as a model file, as far as they go: container, description, tokenizer, a text, a conversation. Or as the
+ * file of a projector: description, and rows of a picture where the vision tower is small. */
 #include <assert.h>
 #include <sys/mman.h>
 #include "common/sigbus.h"
 #include "engine/model/model.h"
 #include "engine/chat/chat.h"
+#include "engine/vision/tower.h"
 #include "tests/fuzz/fuzz-time.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define TOWER_WIDTH 64u /* of what is computed: time is for many inputs */
+#define TOWER_PATCHES 64u
 
 static volatile uint64_t seen; /* so that reads are made */
 
@@ -69,6 +74,50 @@ static void talk(const struct tdm_gguf *g, const struct tdm_tokenizer *t)
         }
 }
 
+static bool is_small(const struct tdm_projector *p)
+{
+        return p->d_model <= TOWER_WIDTH && p->d_ff <= TOWER_WIDTH && p->n_out <= TOWER_WIDTH && p->n_layers <= 2 &&
+               p->grid * p->grid <= TOWER_PATCHES && p->image.patch <= 16;
+}
+
+/* Whatever the numbers of the weights, the rows are written; numbers that are none are the caller's to refuse. */
+static void look_at_a_picture(const struct tdm_gguf *g, const struct tdm_projector *p)
+{
+        static const uint8_t rgb[3 * 2 * 3] = { 255, 0, 128, 1, 2, 3, 254, 253, 252 };
+        static struct tdm_pool *pool;
+        const struct tdm_tower_options options = { .act = TDM_ACT_I8, .kv = TDM_KV_F16 };
+        struct tdm_tower *tower = NULL;
+        struct tdm_error err = { 0 };
+        float *out;
+        int r;
+
+        if (!pool && tdm_pool_new(&pool, 1, NULL) < 0)
+                abort();
+        r = tdm_tower_new(&tower, g, tdm_kernels_choose(NULL), pool, &options, &err);
+        assert(r == 0 || (r == err.code && err.message[0]));
+        if (r)
+                return;
+        out = malloc((size_t)tdm_tower_n_rows(tower) * p->n_out * sizeof(*out));
+        assert(out && tdm_tower_run(tower, rgb, (struct tdm_image_size){ .width = 3, .height = 2 }, out, &err) == 0);
+        free(out);
+        tdm_tower_destroy(tower);
+}
+
+static void read_projector(const struct tdm_gguf *g)
+{
+        struct tdm_projector p;
+        struct tdm_error err = { 0 };
+        int r = tdm_projector_describe(&p, g, &err);
+
+        assert(r == 0 || (r == err.code && err.message[0]));
+        if (r)
+                return;
+        assert(p.grid * p.image.patch == p.image.side && p.grid % p.image.merge == 0);
+        assert(p.head_dim * p.n_heads == p.d_model && p.n_layers > 0 && p.n_out > 0);
+        if (is_small(&p))
+                look_at_a_picture(g, &p);
+}
+
 /* What the objects hold is what they say, and a small multiple of the file. */
 static void check_memory(const struct tdm_gguf *g, const struct tdm_tokenizer *t, size_t size, uint64_t counted)
 {
@@ -112,6 +161,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 assert(tdm_recipe_check(&description.recipe, &description.hparams, NULL) == 0);
                 tdm_model_description_deinit(&description);
         }
+        read_projector(g);
         r = tdm_tokenizer_new_within(&t, g, &limits, &err);
         assert(r == 0 || (r == err.code && err.message[0]));
         if (r == 0)
