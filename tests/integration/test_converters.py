@@ -1,4 +1,4 @@
-"""One model of four families as each converter writes it: the same ids of a text, the same ends, the same tokens.
+"""One model of several families as each converter writes it: the same ids of a text, the same ends, the same tokens.
 
 llama.cpp's form is the first of each. Files on Hugging Face are of that converter, whoever put them there. Ollama's
 converter has its own names of keys, tensors and types of pieces, which changed more than once."""
@@ -322,6 +322,32 @@ def qwen_with_experts():
             check(logprobs["raw"] != logprobs["plain"], "that the key is followed")
             said = d.cli("generate", "-m", "sigmoid", "-n", "2", "Once", check_exit=1).stderr.decode()
             check("by function 2, a sigmoid, only softmax is supported" in said, "the refusal", said)
+
+
+@test
+def lfm2_with_experts():
+    """Gate and up as one. Without the bias of the choice, or where another router has one, the tensor is named."""
+    source = make_model("dev", "q8_0", arch="lfm2moe", seed=1)
+    other = GgufEdit(make_model("dev", "q8_0", arch="qwen3moe", seed=1, layers=2))
+
+    def fused(g):
+        for i in range(g.number("lfm2moe.leading_dense_block_count"), g.number("lfm2moe.block_count")):
+            g.join(f"blk.{i}.ffn_gate_up_exps.weight", [f"blk.{i}.ffn_{n}_exps.weight" for n in ("gate", "up")])
+        return g
+
+    unbiased, fused_one = GgufEdit(source), fused(GgufEdit(source))
+    bias = unbiased.take("blk.3.exp_probs_b.bias")
+    wrong = {"unbiased": (unbiased, "tensor blk.3.exp_probs_b.bias is missing"),
+             "biased": (other.put("blk.1.exp_probs_b.bias", *bias), "tensor blk.1.exp_probs_b.bias is not part of")}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [g.write(os.path.join(folder, name + ".gguf")) for name, g in
+                 (("plain", GgufEdit(source)), ("fused", fused_one), *((name, g) for name, (g, _) in wrong.items()))]
+        with Daemon(models=paths) as d:
+            plain, one = (d.generate(model=name, ids=[2, 300, 301, 302], n=16) for name in ("plain", "fused"))
+            equal((one.ids, one.logprobs), (plain.ids, plain.logprobs), "of the same model")
+            for name, (_, words) in wrong.items():
+                said = d.cli("generate", "-m", name, "-n", "2", "Once", check_exit=1).stderr.decode()
+                check(words in said, f"{name}: the refusal", said)
 
 
 main()
