@@ -428,7 +428,7 @@ static void arm_lag(struct tdm_scheduler *s)
                 if (q->draft.waits)
                         next = TDM_MIN(next, q->draft.until_ns);
         }
-        tdm_source_arm(s->lag, next == UINT64_MAX ? 0 : next);
+        tdm_source_arm(s->timers.lag, next == UINT64_MAX ? 0 : next);
 }
 
 void tdm_companion_stop_waiting(struct tdm_scheduler *s, uint64_t now_ns)

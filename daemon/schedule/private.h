@@ -192,14 +192,19 @@ struct scheduler_disk {
 /* What threads beside the loop do: tokenize long prompts and make masks; wait for pictures to be read. */
 enum { THREADS_TEXTS, THREADS_PICTURES, N_THREADS };
 
+struct scheduler_timers {
+        struct tdm_source *lag;    /* armed for the next sequence that waits for its draft */
+        struct tdm_source *probes; /* armed for the next probe */
+        struct tdm_source *tells;  /* armed for progress that was too much to tell at once */
+};
+
 struct tdm_scheduler {
         struct tdm_loop *loop;
         struct tdm_fleet *fleet;
         struct tdm_scheduler_config config;
         struct tdm_source *work;
         struct tdm_source *deadline; /* armed for the next job's */
-        struct tdm_source *lag;      /* armed for the next sequence that waits for its draft */
-        struct tdm_source *probes;   /* armed for the next probe */
+        struct scheduler_timers timers;
         uint32_t n_companions;
         bool told_no_draft; /* the log has that a draft of the configuration is missing */
 

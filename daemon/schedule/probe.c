@@ -318,5 +318,5 @@ void tdm_scheduler_probe(struct tdm_scheduler *s)
                     may_run(s, lane, &workers))
                         due = TDM_MIN(due, lane->outlook.due_ns);
         }
-        tdm_source_arm(s->probes, due <= now + AFTERWARDS_NS ? TDM_MAX(due, now + TDM_NSEC_PER_MSEC) : 0);
+        tdm_source_arm(s->timers.probes, due <= now + AFTERWARDS_NS ? TDM_MAX(due, now + TDM_NSEC_PER_MSEC) : 0);
 }

@@ -40,6 +40,13 @@ static int on_probe(struct tdm_source *source, uint64_t now_ns, void *userdata)
         return 0;
 }
 
+/* There was more progress than is told at once, and perhaps no step that ends: its worker may hang. */
+static int on_tells(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        tdm_scheduler_run(userdata);
+        return 0;
+}
+
 int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const struct tdm_scheduler_config *config)
 {
         _cleanup_(tdm_scheduler_destroyp) struct tdm_scheduler *s = calloc(1, sizeof(*s));
@@ -66,9 +73,11 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         if (r == 0)
                 r = tdm_loop_add_timer(loop, on_deadline, s, &s->deadline);
         if (r == 0)
-                r = tdm_loop_add_timer(loop, on_lag, s, &s->lag);
+                r = tdm_loop_add_timer(loop, on_lag, s, &s->timers.lag);
         if (r == 0)
-                r = tdm_loop_add_timer(loop, on_probe, s, &s->probes);
+                r = tdm_loop_add_timer(loop, on_probe, s, &s->timers.probes);
+        if (r == 0)
+                r = tdm_loop_add_timer(loop, on_tells, s, &s->timers.tells);
         if (r == 0)
                 r = tdm_background_new_pool(&s->threads[THREADS_TEXTS], loop, TDM_JOB_POOL_THREADS);
         if (r == 0)
@@ -128,8 +137,9 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
                 tdm_lane_free(s, lane);
         tdm_source_destroyp(&s->work);
         tdm_source_destroyp(&s->deadline);
-        tdm_source_destroyp(&s->lag);
-        tdm_source_destroyp(&s->probes);
+        tdm_source_destroyp(&s->timers.lag);
+        tdm_source_destroyp(&s->timers.probes);
+        tdm_source_destroyp(&s->timers.tells);
         free(s->users);
         free(s->results);
         free(s->emits);
@@ -530,7 +540,8 @@ static void admit(struct tdm_scheduler *s, struct lane *lane)
 
 /* ---- telling ---- */
 
-static void sequence_tell_progress(struct sequence *q, uint64_t now)
+/* Returns when there is more to tell; UINT64_MAX: nothing that is known now. */
+static uint64_t sequence_tell_progress(struct sequence *q, uint64_t now)
 {
         struct tdm_job *job = q->job;
         bool changed = job->state != q->told_state ||
@@ -539,14 +550,17 @@ static void sequence_tell_progress(struct sequence *q, uint64_t now)
                 (job->state == TDM_JOB_PREFILL && job->progress.done != q->told_done) || job->state == TDM_JOB_LOADING;
         bool soon = now - q->told_ns < PROGRESS_NS;
 
-        if (job->state == q->told_state && (!(changed || moving) || soon))
-                return;
+        if (job->state == q->told_state && !(changed || moving))
+                return UINT64_MAX;
+        if (job->state == q->told_state && soon)
+                return job->state == TDM_JOB_LOADING ? UINT64_MAX : q->told_ns + PROGRESS_NS;
         q->told_state = job->state;
         q->told_position = job->progress.queue_position;
         q->told_done = job->progress.done;
         q->told_ns = now;
         if (job->events)
                 job->events->progress(job, job->userdata);
+        return UINT64_MAX;
 }
 
 /* position: the queue position of the next waiting job, by priority. */
@@ -585,7 +599,7 @@ static void tell_emits(struct tdm_scheduler *s)
 
 static void tell(struct tdm_scheduler *s)
 {
-        uint64_t now = tdm_now_ns();
+        uint64_t now = tdm_now_ns(), next = UINT64_MAX;
         uint32_t position[2] = { 0 }; /* interactive jobs count before all background ones */
         struct sequence *q;
 
@@ -599,8 +613,9 @@ static void tell(struct tdm_scheduler *s)
                 if (tdm_job_tell_accepted(job) && job->events)
                         job->events->accepted(job, job->userdata);
                 update_progress(q, position);
-                sequence_tell_progress(q, now);
+                next = TDM_MIN(next, sequence_tell_progress(q, now));
         }
+        tdm_source_arm(s->timers.tells, next == UINT64_MAX ? 0 : next);
         tell_emits(s);
         tdm_list_for_each(q, &s->ended, struct sequence, queue) {
                 struct tdm_job *job = tdm_job_ref(q->job);

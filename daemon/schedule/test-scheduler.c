@@ -108,6 +108,30 @@ static void test_implicit_limit(void **state)
         world_close(&w);
 }
 
+/* A worker hangs, and jobs leave the queue: those behind them hear of it though no step ends. */
+static void test_positions_while_a_step_hangs(void **state)
+{
+        struct tdm_scheduler_config config = plain;
+        struct world w;
+
+        config.max_sequences = 1;
+        world_open(&w, 1, 64, 64, &config);
+        for (int i = 0; i < 5; i++)
+                add_job(&w, 3, 2, 1, TDM_JOB_INTERACTIVE);
+        while (!w.jobs[4].accepted)
+                assert_true(tdm_loop_turn(w.loop, TDM_NSEC_PER_SEC) >= 0);
+        assert_int_equal(w.jobs[4].told_position, 3);
+        for (uint32_t gone = 1; gone < 4; gone++) {
+                tdm_scheduler_cancel(w.s, w.jobs[gone].job, NULL);
+                for (int i = 0; i < 60 && w.jobs[4].told_position != 3 - gone; i++)
+                        assert_true(tdm_loop_turn(w.loop, TDM_NSEC_PER_SEC) >= 0);
+                assert_int_equal(w.jobs[4].told_position, 3 - gone);
+        }
+        assert_int_equal(w.fleet.n_submitted, 1);
+        drive(&w);
+        world_close(&w);
+}
+
 static void test_fair_and_interactive_first(void **state)
 {
         struct tdm_scheduler_config config = plain;
@@ -657,6 +681,7 @@ int main(void)
                 cmocka_unit_test(test_refusals),
                 cmocka_unit_test(test_bad_prompts),
                 cmocka_unit_test(test_implicit_limit),
+                cmocka_unit_test(test_positions_while_a_step_hangs),
                 cmocka_unit_test(test_fair_and_interactive_first),
                 cmocka_unit_test(test_culprit_alone),
                 cmocka_unit_test(test_no_worker),

@@ -391,8 +391,8 @@ static void on_progress(struct tdm_job *job, void *userdata)
 {
         struct client_job *c = userdata;
 
-        assert_true(c->accepted && !c->done);
-        assert_true(job->state != TDM_JOB_DONE);
+        assert_true(c->accepted && !c->done && job->state != TDM_JOB_DONE);
+        c->told_position = job->progress.queue_position;
 }
 
 static uint64_t text_hash(const char *text, size_t size)

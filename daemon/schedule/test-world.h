@@ -116,6 +116,7 @@ struct client_job {
         struct tdm_job_picture pictures[MAX_PICTURES];
         uint32_t n_pictures;
         bool accepted, done;
+        uint32_t told_position; /* in the queue */
         enum tdm_job_end end;
         int error;
         uint32_t arrival;
