@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -47,7 +48,9 @@ struct bus_journal {
         struct bus_journal_state state;
         uint64_t committed; /* output */
         uint64_t moved;     /* output: the file's offset, less LOG_AT */
+        uint64_t taken;     /* output: a reader has it, so the pipe does not show it */
         uint64_t punched;   /* output: its pages were given back up to here */
+        bool unsure;        /* whether the earlier daemon has given back all of those */
 };
 
 /* ---- bytes ---- */
@@ -252,6 +255,7 @@ int bus_journal_open(struct bus_journal **ret, int fd, struct tdm_error *err)
         j->head = front.head;
         j->committed = j->state.log_size;
         j->punched = TDM_MIN(j->moved, j->state.log_from) / PAGE * PAGE;
+        j->unsure = j->punched > 0;
         *ret = steal_ptr(&j);
         return 0;
 }
@@ -374,14 +378,16 @@ static void punch(struct bus_journal *j, off_t at, uint64_t size)
         (void)fallocate(j->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, (off_t)size);
 }
 
-/* What no committed sum is of any more. Whole pages only: the pipe may still show a part of the last one. */
+/* What no committed sum is of any more, and no pipe shows: where the kernel keeps the file in huge pages, a hole in one
+ * is written as zeros, which a reader would find. From the beginning: an earlier daemon may have left some. */
 static void give_back(struct bus_journal *j)
 {
-        uint64_t end = j->state.log_from / PAGE * PAGE;
+        uint64_t end = TDM_MIN(j->state.log_from, j->taken) / PAGE * PAGE;
 
-        if (end - j->punched >= GIVEN_BACK) {
-                punch(j, LOG_AT + (off_t)j->punched, end - j->punched);
+        if (end >= j->punched + GIVEN_BACK || (j->unsure && end >= j->punched)) {
+                punch(j, LOG_AT, end);
                 j->punched = end;
+                j->unsure = false;
         }
         if (j->state.end_size > 0)
                 punch(j, TOKENS_AT, TEXT_AT - TOKENS_AT);
@@ -433,8 +439,17 @@ int bus_journal_commit(struct bus_journal *j)
         return 0;
 }
 
+static void note_taken(struct bus_journal *j, int pipe_fd)
+{
+        int unread;
+
+        if (ioctl(pipe_fd, FIONREAD, &unread) == 0 && unread >= 0 && (uint64_t)unread <= j->moved)
+                j->taken = j->moved - (uint64_t)unread;
+}
+
 int bus_journal_move(struct bus_journal *j, int pipe_fd)
 {
+        note_taken(j, pipe_fd);
         while (j->moved < j->committed) {
                 ssize_t n = splice(j->fd, NULL, pipe_fd, NULL, (size_t)(j->committed - j->moved),
                                    SPLICE_F_NONBLOCK | SPLICE_F_MOVE);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include "common/hugepage.h"
 #include "common/util.h"
 
 #define N_DAMAGED 2000
@@ -134,6 +135,98 @@ static void test_memory_is_bounded(void **unused)
         bus_journal_free(j);
         close(ends[0]);
         close(ends[1]);
+}
+
+static void add_block(struct bus_journal *j, int to)
+{
+        static uint64_t n;
+        uint64_t block[512];
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(block); i++)
+                block[i] = n++;
+        assert_int_equal(bus_journal_add_output(j, (const char *)block, sizeof(block)), 0);
+        assert_int_equal(bus_journal_commit(j), 0);
+        assert_int_equal(bus_journal_move(j, to), 0);
+}
+
+/* How many of the first n bytes of output are no hole. */
+static size_t kept_of(struct bus_journal *j, size_t n)
+{
+        char *at = mmap(NULL, n, PROT_READ, MAP_SHARED, bus_journal_fd(j), 32 << 20);
+        unsigned char *in_memory = malloc(n / 4096);
+        size_t n_kept = 0;
+
+        assert_true(at != MAP_FAILED && in_memory);
+        assert_int_equal(mincore(at, n, in_memory), 0);
+        for (size_t i = 0; i < n / 4096; i++)
+                n_kept += (in_memory[i] & 1) * 4096u;
+        free(in_memory);
+        munmap(at, n);
+        return n_kept;
+}
+
+/* The first 2 MiB of output become one page. false: this kernel does not do that. */
+static bool make_huge(struct bus_journal *j)
+{
+        size_t size = TDM_HUGEPAGE_BYTES;
+        char *room = mmap(NULL, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        char *at = (char *)TDM_ALIGN_UP((uintptr_t)room, size);
+        bool huge;
+
+        assert_true(room != MAP_FAILED);
+        assert_int_equal(ftruncate(bus_journal_fd(j), (32 << 20) + (off_t)size), 0);
+        at = mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, bus_journal_fd(j), 32 << 20);
+        assert_true(at != MAP_FAILED);
+        huge = tdm_hugepage_make((uint8_t *)at, 1) == 0;
+        munmap(room, 2 * size);
+        return huge;
+}
+
+/* A reader that stands still: its pipe shows pages of the journal, so they stay. Once read they are given back, by the
+ * next daemon too. In a huge page a hole is written as zeros, which must not reach the reader. */
+static void read_late(bool huge, bool next_daemon)
+{
+        enum { WORDS = 512, BLOCKS = 8 };
+        struct bus_journal *j = make();
+        uint64_t got[WORDS], first = 0;
+        int ends[2];
+
+        if (huge && !make_huge(j)) {
+                print_message("this kernel makes no huge pages of files: not looked at\n");
+                bus_journal_free(j);
+                return;
+        }
+        open_pipe(ends);
+        for (unsigned i = 0; i < BLOCKS; i++)
+                add_block(j, ends[1]);
+        assert_int_equal(bus_journal_waiting(j), 0);
+        assert_int_equal(kept_of(j, BLOCKS * sizeof(got)), BLOCKS * sizeof(got));
+        if (next_daemon)
+                j = reopen(j);
+        for (unsigned i = 0; i < BLOCKS; i++) {
+                assert_int_equal(read(ends[0], got, sizeof(got)), sizeof(got));
+                first = i == 0 ? got[0] : first;
+                for (unsigned k = 0; k < WORDS; k++)
+                        assert_true(got[k] == first + i * WORDS + k);
+        }
+        for (unsigned i = 0; i < 2; i++) { /* the first one hears that all was read */
+                add_block(j, ends[1]);
+                assert_int_equal(read(ends[0], got, sizeof(got)), sizeof(got));
+                assert_true(got[0] == first + (BLOCKS + i) * WORDS);
+        }
+        assert_true(huge || kept_of(j, BLOCKS * sizeof(got)) == 0);
+        assert_true(bus_journal_held(j) <= 2 * sizeof(got) + strlen(REQUEST));
+        bus_journal_free(j);
+        close(ends[0]);
+        close(ends[1]);
+}
+
+static void test_read_late(void **unused)
+{
+        read_late(false, false);
+        read_late(false, true);
+        read_late(true, false);
+        read_late(true, true);
 }
 
 /* As on a full disk: what was not added is not there, and what waits can be read. */
@@ -391,6 +484,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_the_next_daemon_reads_it),
                 cmocka_unit_test(test_memory_is_bounded),
+                cmocka_unit_test(test_read_late),
                 cmocka_unit_test(test_killed_writers),
                 cmocka_unit_test(test_damaged),
                 cmocka_unit_test(test_another_version),
