@@ -3,15 +3,19 @@
 
 #include <stddef.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 
 #include "common/log.h"
 
 #define MAX_FDS 1u
+#define WAIT_MS 500
 
-/* 0; -EAGAIN: the manager's queue is full; -ENOTCONN: there is none; what else sendmsg() gives. */
-static int notify_send(const char *state, const int *fds, unsigned n_fds)
+/* waits: for room, up to WAIT_MS. 0; -EAGAIN: the manager's queue is full; -ENOTCONN: there is none; what else
+ * sendmsg() gives. */
+static int notify_send(const char *state, const int *fds, unsigned n_fds, bool waits)
 {
+        static const struct timeval wait = { .tv_usec = WAIT_MS * 1000 };
         const char *path = getenv("NOTIFY_SOCKET");
         struct sockaddr_un address = { .sun_family = AF_UNIX };
         union {
@@ -44,7 +48,9 @@ static int notify_send(const char *state, const int *fds, unsigned n_fds)
                 c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
                 memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
         }
-        fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | (waits ? 0 : SOCK_NONBLOCK), 0);
+        if (fd >= 0 && waits)
+                (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
         if (fd < 0 || sendmsg(fd, &message, MSG_NOSIGNAL) < 0) {
                 r = -errno;
                 tdm_log_debug("cannot notify the service manager: %s", strerror(-r));
@@ -54,7 +60,12 @@ static int notify_send(const char *state, const int *fds, unsigned n_fds)
 
 void tdm_notify(const char *state)
 {
-        (void)notify_send(state, NULL, 0);
+        (void)notify_send(state, NULL, 0, false);
+}
+
+void tdm_notify_ready(void)
+{
+        (void)notify_send("READY=1", NULL, 0, true);
 }
 
 int tdm_notify_store(const char *name, int fd)
@@ -62,13 +73,13 @@ int tdm_notify_store(const char *name, int fd)
         char state[128];
 
         snprintf(state, sizeof(state), "FDSTORE=1\nFDNAME=%s", name);
-        return notify_send(state, &fd, 1);
+        return notify_send(state, &fd, 1, false);
 }
 
-int tdm_notify_forget(const char *name)
+int tdm_notify_forget(const char *name, bool waits)
 {
         char state[128];
 
         snprintf(state, sizeof(state), "FDSTOREREMOVE=1\nFDNAME=%s", name);
-        return notify_send(state, NULL, 0);
+        return notify_send(state, NULL, 0, waits);
 }

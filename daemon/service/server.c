@@ -474,7 +474,7 @@ static int on_hangup(struct tdm_source *source, int signo, void *userdata)
                 tdm_config_deinit(&config);
                 tdm_log_error("the configuration stays as it was: %s", err.message);
         }
-        tdm_notify("READY=1");
+        tdm_notify_ready();
         return 0;
 }
 
@@ -734,7 +734,7 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
         tdm_log_info("tandemd %s serves %s on %s, default model %s", TANDEM_VERSION,
                      config->system ? "the system" : "its user", tdm_listener_path(s.listener),
                      tdm_models_default_name(s.models));
-        tdm_notify("READY=1");
+        tdm_notify_ready();
         tdm_models_read_summaries(s.models);
         r = tdm_loop_run(s.loop);
         if (r < 0)

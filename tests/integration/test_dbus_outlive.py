@@ -10,7 +10,7 @@ import shutil
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from lives import Held, leave  # noqa: E402
+from lives import Held, ask_to_end, leave, let_go  # noqa: E402
 from tandem_bus import *  # noqa: E402,F403
 from tandem_test import *  # noqa: E402,F403
 
@@ -32,7 +32,8 @@ class Keeping(Held):
     def __init__(self, bus, store=512, **more):
         super().__init__(hang_ms=STANDING_MS, **more)
         self.extra_env.update(FDSTORE=str(store), DBUS_SYSTEM_BUS_ADDRESS="unix:path=/none")
-        self.bus, self.kept, self.notified = bus.address, {}, None
+        self.bus, self.kept, self.notified, self.most = bus.address, {}, None, store
+        self.reads, self.stands = threading.Event(), threading.Event()
 
     def start(self):
         if not self.notified:
@@ -58,10 +59,33 @@ class Keeping(Held):
             message, fds, _, _ = socket.recv_fds(self.notified, 4096, 8)
             fields = dict(line.split("=", 1) for line in message.decode().splitlines() if "=" in line)
             name = fields.get("FDNAME", "")
-            if "FDSTORE" in fields:
+            if "STAND" in fields:
+                self.stands.set()
+                self.reads.wait()
+            elif "FDSTORE" in fields and len(self.kept) >= self.most and not name.startswith("heard-"):
+                os.close(fds[0])  # without a word, as systemd does
+            elif "FDSTORE" in fields:
                 self.kept[name], = fds
             elif "FDSTOREREMOVE" in fields and name in self.kept:
                 os.close(self.kept.pop(name))
+
+    @contextlib.contextmanager
+    def reads_nothing(self):
+        """The manager stands still meanwhile, and its queue has no room."""
+        self.reads.clear()
+        self.stands.clear()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.connect(self.extra_env["NOTIFY_SOCKET"])
+            s.send(b"STAND=1")
+            wait_for(self.stands.is_set, "the manager stands still")
+            s.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    s.send(b"STATUS=waiting")
+        try:
+            yield
+        finally:
+            self.reads.set()
 
     def stored(self):
         return list(self.kept.items())
@@ -82,15 +106,14 @@ class Reader:
 
     def __init__(self, client, name, read=True, **more):
         self.client, self.data, self.ended = client, b"", threading.Event()
-        options = {"max-tokens": N, "seed": 7, **JOBS[name], **more}
+        options = {"model": "npu" if name in CHATS else "tale", "max-tokens": N, "seed": 7, **JOBS[name], **more}
         if name in CHATS:
             options["output"] = "events"
             messages = client.dbus.Array([("user", "hi")], signature="(ss)")
-            path, fd = client.call(ROOT, MANAGER, "Chat", "a(ss)a{sv}", messages,
-                                   client.options({"model": "npu", **options}))
+            path, fd = client.call(ROOT, MANAGER, "Chat", "a(ss)a{sv}", messages, client.options(options))
             self.path, self.fd = str(path), fd.take()
         else:
-            self.path, self.fd = client.generate("Two kings", model="tale", **options)
+            self.path, self.fd = client.generate("Two kings", **options)
         self.thread = threading.Thread(target=self._read, daemon=True)
         if read:
             self.thread.start()
@@ -103,6 +126,12 @@ class Reader:
 
     def has(self, n):
         return len(self.data) >= n or self.ended.is_set()
+
+    def read_now(self):
+        """Of one that was not read."""
+        self.thread.start()
+        wait_for(self.ended.is_set, "the end of the pipe", 120)
+        return self.data
 
     def said(self):
         """What must be the same: all but times, the numbers of events and the ids of calls."""
@@ -120,6 +149,14 @@ class Reader:
                 for e in events if e["event"] in ("token", "call", "arguments", "thinking")]
         return told, {k: done.get(k) for k in ("reason", "text", "prompt_tokens", "generated_tokens",
                                                "thinking_tokens", "incomplete", "degraded")}
+
+
+class Drawn(Reader):
+    """It counts tokens that were told, where there are events, and not bytes: progress makes those too."""
+
+    def has(self, n):
+        told = self.data.count(b'"event":"token"') if self.data.startswith(b"{") else len(self.data)
+        return told >= n or self.ended.is_set()
 
 
 @functools.cache
@@ -362,6 +399,130 @@ def no_room():
         follow(d, client)
         equal(sum(job.said() == want["text"] for job in jobs), 2, "those that go on")
         equal(Reader(client, "text").said(), want["text"], "one that ended makes room")
+
+
+@test
+def cut_before():
+    """More was said than is kept for a reader that stands still. The next daemon tells what was kept, and no more."""
+    class Cut(Reader):
+        def __init__(self):
+            super().__init__(client, "events", model="random", read=False, **{"max-tokens": 3500, "top-logprobs": 20})
+
+        def has(self, n):
+            return client.get(self.path, JOB, "OutputCut")
+
+        def said(self):
+            return self.read_now()
+
+    model = make_model("tiny", seed=1)
+    folder = make_folder()
+    os.symlink(model, os.path.join(folder, "random.gguf"))
+    try:
+        with on_a_bus(models=(os.path.join(folder, "random.gguf"),)) as (bus, d, client):
+            job, = caught(d, lambda: [begun(d, Cut())], 0)
+            follow(d, client)
+            done = client.until_done(job.path)
+            equal((done["Result"], done["OutputCut"]), ("length", True), "how it ends")
+            lines = job.read_now().splitlines(keepends=True)
+            check(lines[-1].endswith(b"\n"), "whole lines", lines[-1])
+            events = [json.loads(line) for line in lines]
+            equal([e["seq"] for e in events], list(range(len(events))), "numbers of events")
+            tokens = [e for e in events if e["event"] == "token"]
+            equal([e["index"] for e in tokens], list(range(len(tokens))), "indices of tokens")
+            check(len(job.data) > 1 << 20 and events[-1]["event"] == "token", "a beginning", events[-1])
+            whole = client.text(job.path)
+            check(whole.startswith("".join(e["text"] for e in tokens)), "GetText has all")
+            again = Reader(client, "text", model="random", **{"max-tokens": 3500})
+            equal(again.said().decode(), whole, "the text of a job that nothing befell")
+    finally:
+        shutil.rmtree(folder)
+
+
+CHANGED = "dev.tandem.Tandem1.Error.ModelChanged"
+
+
+@test
+def another_model():
+    """A model is exchanged while no daemon is there. No word of the other one is told."""
+    folder = make_folder()
+    path = os.path.join(folder, "named.gguf")
+    first = make_model("tiny", seed=1)
+    others = [make_model("tiny", seed=2), make_model("tiny", type="q4_0", seed=1),
+              make_model("tiny", vocab=400, seed=1)]
+    os.symlink(first, path)
+    try:
+        with on_a_bus(models=(path,)) as (bus, d, client):
+            kinds = ("events", "sampled", "text")
+            want = {kind: Reader(client, kind, model="named").said() for kind in kinds}
+            for other in others:
+                jobs = caught(d, lambda: [begun(d, Drawn(client, kind, model="named")) for kind in kinds], 5)
+                os.unlink(path)
+                os.symlink(other, path)
+                follow(d, client)
+                for kind, job in zip(kinds, jobs):
+                    said, done = job.said(), client.until_done(job.path)
+                    equal((done["Result"], done["ErrorName"]), ("error", CHANGED), f"{kind}, {other}")
+                    text = client.text(job.path)
+                    if kind == "text":
+                        equal(said.decode(), text, "what the reader has")
+                        check(want[kind].startswith(said), "no other text", said)
+                    else:
+                        told, end = said
+                        equal(told, want[kind][0][:len(told)], "no other tokens")
+                        equal((end["reason"], end["text"]), ("error", ""), "the last event")
+                        equal("".join(e["text"] for e in told), text, "GetText")
+                os.unlink(path)
+                os.symlink(first, path)
+                d.kill()
+                follow(d, client)
+            d.expect_exit = 0
+    finally:
+        shutil.rmtree(folder)
+
+
+@test
+def a_manager_that_reads_late():
+    """It is told again: what it is to drop first, since it has room for three jobs only."""
+    with on_a_bus(store=6) as (bus, d, client):
+        want = Reader(client, "text").said()
+        for _ in range(2):
+            Reader(client, "text").said()
+        wait_for(lambda: len(d.journals()) == len(d.kept) == 3, "three that ended")
+
+        def begin():
+            before = set(d.kept)
+            with d.reads_nothing():
+                jobs = [Reader(client, "text") for _ in range(3)]
+                equal(set(d.kept), before, "what the manager has")
+            wait_for(lambda: len(d.kept) == 6 and not before & set(d.kept), "three that run, with their pipes")
+            return jobs
+        jobs = caught(d, begin, 10)
+        follow(d, client)
+        equal([job.said() for job in jobs], [want] * 3, "those that went on")
+        with d.reads_nothing():
+            for job in jobs:
+                client.until_done(job.path)
+                client.call(job.path, JOB, "Release", "")
+        forgotten(d)
+        check("cannot be kept" not in d.log(), "a journal was given up", d.log()[-2000:])
+        d.expect_exit = 0
+
+
+@test
+def a_manager_that_never_reads():
+    """A daemon that ends waits for a job of which the manager has not heard, and tells its end."""
+    def told_to_end(d, workers):
+        ask_to_end(d)
+        wait_for(lambda: "it was not done in time" in d.log(), "the job's time is over")
+        let_go(workers)
+    with on_a_bus() as (bus, d, client):
+        with d.reads_nothing():
+            job, = caught(d, lambda: [Drawn(client, "events")], 1, told_to_end)
+            equal(job.said()[1]["reason"], "error", "its end")
+            equal(d.wait_end(), None, "what was wrong with its end")
+        equal(d.journals(), [], "what the manager has")
+        follow(d, client)
+        equal(client.refused(job.path, JOB, "GetText", "t", 0), "org.freedesktop.DBus.Error.UnknownObject", "the job")
 
 
 @test

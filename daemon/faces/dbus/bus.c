@@ -312,7 +312,7 @@ int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models
         tdm_list_init(&bus->peers);
         tdm_list_init(&bus->jobs);
         tdm_list_init(&bus->journals.stored);
-        tdm_list_init(&bus->journals.forgets);
+        tdm_list_init(&bus->journals.words);
         bus->loop = loop;
         bus->models = models;
         bus->scheduler = scheduler;

@@ -457,6 +457,30 @@ static void bus_job_tell_end(struct bus_job *job)
                         say_finished(job, job->watchers[i]->name);
 }
 
+/* An earlier daemon began it. Its call was good then, so one that is refused now meets another model. */
+static bool meets_another_model(const struct bus_job *job)
+{
+        const struct tdm_job *j = job->job;
+
+        if (j->end == TDM_JOB_END_STOP || j->end == TDM_JOB_END_LENGTH)
+                return job->differs || j->generated < job->n_earlier;
+        return j->end == TDM_JOB_END_ERROR && job->n_earlier > 0 &&
+               (j->error.code == TDM_E_BAD_REQUEST || j->error.code == TDM_E_TOO_LONG);
+}
+
+static void end_as_changed(struct bus_job *job)
+{
+        struct tdm_job *j = job->job;
+        const struct tdm_error why = j->error;
+
+        if (meets_another_model(job)) {
+                bus_journal_say_differs(&j->error, j->end == TDM_JOB_END_ERROR ? why.message : "");
+                j->end = TDM_JOB_END_ERROR;
+        }
+        if (job->differs || j->error.code == TDM_E_MODEL_CHANGED)
+                j->text.tail_size = 0; /* it may have a part of the other model's character */
+}
+
 static void on_bus_job_done(struct tdm_job *j, void *userdata)
 {
         struct bus_job *job = userdata;
@@ -474,12 +498,8 @@ static void on_bus_job_done(struct tdm_job *j, void *userdata)
                 bus_name_may_go(job->bus);
                 return;
         }
-        if ((j->end == TDM_JOB_END_STOP || j->end == TDM_JOB_END_LENGTH) &&
-            (job->differs || j->generated < job->n_earlier)) {
-                j->end = TDM_JOB_END_ERROR;
-                bus_journal_say_differs(&j->error);
-                j->text.tail_size = 0;
-        }
+        if (job->n_earlier > 0)
+                end_as_changed(job);
         size = bus_job_take_text(job, j->text.tail, j->text.tail_size, clean);
         if (job->output == BUS_OUTPUT_EVENTS)
                 put_done(job, clean, size);

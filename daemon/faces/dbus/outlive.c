@@ -1,7 +1,8 @@
 /* What is noted of a job of the bus, so that it outlives this daemon: its call as it came, and then each token, its
  * text and its output, before they are told (journal.h). The service manager keeps the journal and the pipe, each under
  * a name of its own. A job that has ended keeps its journal for as long as its object is there. Its pipe is given up
- * when it has all: the manager's copy holds back the end of the file.
+ * when it has all: the manager's copy holds back the end of the file. Where the manager reads late, it is told again:
+ * until it has the journal, a daemon that ends waits for the job as for one without.
  *
  * A job without a journal ends with the daemon: where no manager keeps descriptors, where its call brought descriptors
  * or is too long, where it goes on behind tokens that it was given, and where memory for the journal ran out. */
@@ -16,47 +17,93 @@
 
 /* ---- what the manager keeps ---- */
 
-/* A name that it did not hear of yet: its queue was full. */
-struct bus_forget {
+/* What it did not hear yet: its queue was full. It hears words in their order: what it drops makes room for what it is
+ * to keep, and a pipe comes before its journal, since a journal alone would begin a job whose reader is gone. */
+struct bus_word {
         struct tdm_list node;
+        struct bus_job *job; /* whose pipe or journal it is to keep; NULL: it is to drop something */
+        bool of_pipe;
         char name[40];
 };
 
+/* false: there is no room, so the word is to be said again. */
+static bool word_say(const struct bus_word *w, int *ret)
+{
+        struct bus_job *job = w->job;
+
+        if (!job)
+                *ret = tdm_notify_forget(w->name, false);
+        else
+                *ret = tdm_notify_store(w->name, w->of_pipe ? job->stream.fd : bus_journal_fd(job->journal));
+        /* The second: too many descriptors are under way. */
+        if (*ret == -EAGAIN || *ret == -ETOOMANYREFS || *ret == -ENOBUFS)
+                return false;
+        if (*ret == 0 && job && !w->of_pipe)
+                job->job->reattaches = true;
+        return true;
+}
+
+/* Says it now or later. A negative errno: never. */
+static int word_put(struct tdm_dbus *bus, const struct bus_word *word)
+{
+        struct bus_word *w;
+        int r;
+
+        if (tdm_list_empty(&bus->journals.words) && word_say(word, &r))
+                return r;
+        w = malloc(sizeof(*w));
+        if (!w)
+                return -ENOMEM;
+        *w = *word;
+        tdm_list_append(&bus->journals.words, &w->node);
+        bus_tick_soon(bus, tdm_now_ns() + RETRY_NS);
+        return 0;
+}
+
+static void word_free(struct bus_word *w)
+{
+        tdm_list_remove(&w->node);
+        free(w);
+}
+
 void bus_stored_forget(struct tdm_dbus *bus, const char *name)
 {
-        struct bus_forget *f;
+        struct bus_word word = { 0 }, *w;
 
-        if (tdm_list_empty(&bus->journals.forgets) && tdm_notify_forget(name) != -EAGAIN)
-                return;
-        f = calloc(1, sizeof(*f));
-        if (!f)
-                return;
-        snprintf(f->name, sizeof(f->name), "%s", name);
-        tdm_list_append(&bus->journals.forgets, &f->node);
-        bus_tick_soon(bus, tdm_now_ns() + RETRY_NS);
+        tdm_list_for_each(w, &bus->journals.words, struct bus_word, node)
+                if (w->job && strcmp(w->name, name) == 0) {
+                        word_free(w); /* it never heard of it */
+                        return;
+                }
+        snprintf(word.name, sizeof(word.name), "%s", name);
+        (void)word_put(bus, &word);
 }
 
 uint64_t bus_stored_tick(struct tdm_dbus *bus, uint64_t now_ns)
 {
-        struct bus_forget *f;
+        while (!tdm_list_empty(&bus->journals.words)) {
+                struct bus_word *w = tdm_list_entry(bus->journals.words.next, struct bus_word, node);
+                struct bus_job *job = w->job;
+                int r;
 
-        tdm_list_for_each(f, &bus->journals.forgets, struct bus_forget, node) {
-                if (tdm_notify_forget(f->name) == -EAGAIN)
+                if (!word_say(w, &r))
                         return now_ns + RETRY_NS;
-                tdm_list_remove(&f->node);
-                free(f);
+                word_free(w);
+                if (r < 0 && job)
+                        bus_journal_give_up(job, r);
         }
         return 0;
 }
 
 void bus_stored_end(struct tdm_dbus *bus)
 {
-        struct bus_forget *f;
+        struct bus_word *w;
+        int r;
 
-        tdm_list_for_each(f, &bus->journals.forgets, struct bus_forget, node) {
-                (void)tdm_notify_forget(f->name);
-                tdm_list_remove(&f->node);
-                free(f);
+        tdm_list_for_each(w, &bus->journals.words, struct bus_word, node) {
+                if (!w->job)
+                        (void)word_say(w, &r);
+                word_free(w);
         }
 }
 
@@ -77,13 +124,23 @@ static void forget_pipe(struct bus_job *job)
         bus_stored_forget(job->bus, name);
 }
 
-static bool store_pipe(struct bus_job *job)
+static int store(struct bus_job *job)
 {
-        char name[40];
+        struct bus_word word = { .job = job };
+        int r = 0;
 
-        pipe_name(job, name);
-        job->pipe_stored = tdm_notify_store(name, job->stream.fd) == 0;
-        return job->pipe_stored;
+        if (bus_stream_is_open(&job->stream)) {
+                word.of_pipe = true;
+                pipe_name(job, word.name);
+                r = word_put(job->bus, &word);
+                job->pipe_stored = r == 0;
+        }
+        if (r == 0) {
+                word.of_pipe = false;
+                snprintf(word.name, sizeof(word.name), "%s", job->stored_as);
+                r = word_put(job->bus, &word);
+        }
+        return r;
 }
 
 /* ---- beginning ---- */
@@ -144,16 +201,20 @@ void bus_journal_begin(struct bus_job *job, DBusMessage *message)
         bus_journal_settle(job, 0);
         if (!job->journal)
                 return;
-        job->job->reattaches = true;
-        if (tdm_notify_store(job->stored_as, bus_journal_fd(job->journal)) < 0 ||
-            (bus_stream_is_open(&job->stream) && !store_pipe(job)))
-                bus_journal_give_up(job, -ENOBUFS);
+        r = store(job);
+        if (r < 0)
+                bus_journal_give_up(job, r);
 }
 
 /* ---- while it runs ---- */
 
 static void drop_journal(struct bus_job *job)
 {
+        struct bus_word *w;
+
+        tdm_list_for_each(w, &job->bus->journals.words, struct bus_word, node)
+                if (w->job == job)
+                        word_free(w);
         job->stream.journal = NULL;
         bus_journal_freep(&job->journal);
         job->bus->journals.n--;
@@ -263,10 +324,11 @@ bool bus_journal_repeats(struct bus_job *job, uint32_t index, const struct tdm_j
         return false;
 }
 
-void bus_journal_say_differs(struct tdm_error *err)
+void bus_journal_say_differs(struct tdm_error *err, const char *why)
 {
         tdm_error_set(err, TDM_E_MODEL_CHANGED,
-                      "tandemd came back with another model, or other arithmetic, under the same name");
+                      "tandemd came back with another model, or other arithmetic, under the same name%s%s",
+                      why[0] ? ": " : "", why);
 }
 
 void bus_journal_differs(struct bus_job *job)
@@ -275,7 +337,7 @@ void bus_journal_differs(struct bus_job *job)
 
         if (job->ended)
                 return;
-        bus_journal_say_differs(&err);
+        bus_journal_say_differs(&err, "");
         tdm_scheduler_cancel(job->bus->scheduler, job->job, &err);
 }
 
@@ -299,7 +361,8 @@ bool bus_journal_is_left(const struct bus_job *job)
 {
         const struct tdm_job *j = job->job;
 
-        return job->journal && job->bus->draining && j->end == TDM_JOB_END_ERROR && j->error.code == TDM_E_DRAINING;
+        return job->journal && j->reattaches && job->bus->draining && j->end == TDM_JOB_END_ERROR &&
+               j->error.code == TDM_E_DRAINING;
 }
 
 void bus_journal_leave(struct bus_job *job)

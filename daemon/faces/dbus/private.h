@@ -134,7 +134,7 @@ struct bus_job {
 
         struct bus_journal *journal;      /* NULL: it ends with this daemon */
         char stored_as[40];               /* by the service manager */
-        bool pipe_stored;                 /* by it */
+        bool pipe_stored;                 /* by it, now or soon */
         struct bus_journal_token last[2]; /* that an earlier daemon drew: number n at n % 2 */
         uint64_t n_earlier;               /* tokens that it told */
         bool differs;                     /* this one draws others */
@@ -176,9 +176,9 @@ struct bus_refusals {
 
 /* What the service manager keeps. */
 struct bus_journals {
-        struct tdm_list stored;  /* struct bus_stored: jobs of an earlier daemon, not begun yet */
-        struct tdm_list forgets; /* struct bus_forget: names that it is to drop, and has not heard of */
-        unsigned n, max;         /* of jobs of this daemon */
+        struct tdm_list stored; /* struct bus_stored: jobs of an earlier daemon, not begun yet */
+        struct tdm_list words;  /* struct bus_word: what it is to keep or drop, and has not heard yet */
+        unsigned n, max;        /* of jobs of this daemon */
 };
 
 struct tdm_dbus {
@@ -414,7 +414,7 @@ void bus_journal_note_end(struct bus_job *job);
 void bus_journal_give_up(struct bus_job *job, int r); /* it is of no use any more; no output is lost */
 bool bus_journal_has(const struct bus_job *job, uint64_t flag);
 bool bus_journal_repeats(struct bus_job *job, uint32_t index, const struct tdm_job_token *token); /* it was told */
-void bus_journal_say_differs(struct tdm_error *err);
+void bus_journal_say_differs(struct tdm_error *err, const char *why); /* why: "" or a cause */
 void bus_journal_differs(struct bus_job *job);       /* an earlier daemon drew other tokens: the job ends */
 bool bus_journal_is_left(const struct bus_job *job); /* its end here is that of this daemon */
 void bus_journal_leave(struct bus_job *job);

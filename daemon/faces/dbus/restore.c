@@ -128,8 +128,10 @@ void bus_restore_take(struct tdm_dbus *bus, struct tdm_dbus_stored *stored, size
 
 void bus_restore_none(struct tdm_dbus_stored *stored, size_t n)
 {
+        bool waits = true; /* no tick comes that could say it again */
+
         for (size_t i = 0; i < n; i++) {
-                (void)tdm_notify_forget(stored[i].name);
+                waits = tdm_notify_forget(stored[i].name, waits) != -EAGAIN && waits;
                 closep(&stored[i].fd);
         }
 }

@@ -284,7 +284,7 @@ static void test_stored(void **state)
 
         tdm_list_init(&bus.jobs);
         tdm_list_init(&bus.journals.stored);
-        tdm_list_init(&bus.journals.forgets);
+        tdm_list_init(&bus.journals.words);
         assert_int_equal(take_stored(&bus, ":1.\xff"), 0);
         assert_int_equal(take_stored(&bus, "a.name"), 0);
         assert_int_equal(take_stored(&bus, ""), 0);
