@@ -55,6 +55,8 @@ class Usage(unittest.TestCase):
         self.usage("cancel", names="JOB")
         self.usage("cancel", "abc", names="abc")
         self.usage("cancel", "0", names="0")
+        self.usage("warm", names="-f")
+        self.usage("warm", "-f", "a", "b", names="'b'")
         self.usage("restart", "cpu", names="cpu")
         self.usage("restart", names="npu")
         self.usage("status", "x", names="'x'")
@@ -79,8 +81,8 @@ class Usage(unittest.TestCase):
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
                          "run chat generate models pull add cp show rm ps load unload stop status jobs top cancel "
-                         "cache restart doctor launch embed rerank score tokenize schema-check render render-template "
-                         "bench trace report help".split())
+                         "cache warm restart doctor launch embed rerank score tokenize schema-check render "
+                         "render-template bench trace report help".split())
         self.assertEqual(re.findall(r"^(\w.*):$", r.stdout.decode(), re.M),
                          ["talk to a model", "models", "what runs here", "for programs", "measure"])
         for command in commands:

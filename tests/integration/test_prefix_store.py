@@ -228,6 +228,45 @@ def the_command():
         kept(d, 12)
 
 
+def rendered(d, system, question):
+    chat = {"messages": [{"role": "system", "content": system}, {"role": "user", "content": question}]}
+    return json.loads(d.cli("render", "-m", "tale", "--json", input=json.dumps(chat).encode(), check_exit=0).stdout)
+
+
+@test
+def warmed():
+    """What tandem warm has read, a chat with that system message does not read, in the next life of the daemon too."""
+    with Daemon(env=STORE) as d, Daemon() as plain:
+        system = "You tell stories of kings. " * 40
+        path = os.path.join(d.dir, "system.txt")
+        with open(path, "w") as f:
+            f.write(system)
+
+        def ask(of, question):
+            r = of.cli("generate", "--chat", "--json", "-m", "tale", "-n", "12", "--temp", "0", "--system", system,
+                       question, check_exit=0)
+            return json.loads(r.stdout.splitlines()[-1])
+
+        def warm():
+            return json.loads(d.cli("warm", "-m", "tale", "-f", path, "--json", check_exit=0).stdout)
+        chats = [of["ids"] for of in (rendered(d, system, question) for question in (".", "Who?"))]
+        shared = len(os.path.commonprefix(chats)) // PAGE * PAGE
+        check(shared >= 4 * PAGE, "a text of some pages", shared)
+        equal(warm(), {"prompt_tokens": len(chats[0]), "cached_tokens": 0}, "nothing is known at first")
+        equal(warm()["cached_tokens"], (len(chats[0]) - 1) // PAGE * PAGE, "all is known then")
+        want = ask(plain, "Who?")["ids"]
+        answer = ask(d, "Who?")
+        equal(answer["cached_tokens"], shared, "tokens that were known")
+        same_ids(answer["ids"], want, "ids")
+        kept(d, shared // PAGE)
+        restart(d)
+        answer = ask(d, "Who?")
+        check(answer["cached_tokens"] >= shared, "tokens that were known in the next life", answer["cached_tokens"])
+        same_ids(answer["ids"], want, "ids in the next life")
+        check(b"tokens are ready" in d.cli("warm", "-m", "tale", "-f", path, check_exit=0).stdout, "for people")
+        check(disk_tokens(d) >= shared, "tokens from disk", disk_tokens(d))
+
+
 def mounted(path, *options):
     os.makedirs(path, mode=0o700, exist_ok=True)
     r = subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join(("mode=0700",) + options), "none", path],
