@@ -6,10 +6,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <cmocka.h>
 
+#include "engine/image/decoder-abi.h"
 #include "engine/image/decoder.h"
 
 #define PROGRAM TANDEM_BIN_DIR "/tandem-picture-decoder"
@@ -226,13 +229,66 @@ static void test_no_decoder(void **state)
         close(fd);
 }
 
+#define HOLDS "TANDEM_TEST_DECODER_HOLDS"
+
+/* This program as a decoder, whose memory somebody holds when it is gone. */
+static int decode_and_be_held(void)
+{
+        struct tdm_decoder_answer answer = { .magic = TDM_DECODER_MAGIC, .width = 1, .height = 1 };
+        struct tdm_decoder_order order;
+        union {
+                struct cmsghdr align;
+                char bytes[CMSG_SPACE(2 * sizeof(int))];
+        } control;
+        struct iovec iov = { .iov_base = &order, .iov_len = sizeof(order) };
+        struct msghdr msg = {
+                .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)
+        };
+        int fds[2];
+        uint8_t *rgb;
+
+        if (recvmsg(TDM_DECODER_SOCKET_FD, &msg, 0) != sizeof(order) || !CMSG_FIRSTHDR(&msg))
+                return 1;
+        memcpy(fds, CMSG_DATA(CMSG_FIRSTHDR(&msg)), sizeof(fds));
+        rgb = mmap(NULL, order.most_pixels * 3, PROT_READ | PROT_WRITE, MAP_SHARED, fds[1], 0);
+        if (rgb == MAP_FAILED)
+                return 1;
+        memcpy(rgb, "rgb", 3);
+        if (fork() == 0) {
+                usleep(300000);
+                _exit(0);
+        }
+        return send(TDM_DECODER_SOCKET_FD, &answer, sizeof(answer), MSG_NOSIGNAL) != sizeof(answer);
+}
+
+static void test_held_memory(void **state)
+{
+        const struct tdm_decoder_limits limits = limits_for(LONG_NS);
+        struct tdm_picture *picture = NULL;
+        struct tdm_error err = { 0 };
+        int fd = open("/dev/null", O_RDONLY | O_CLOEXEC), r;
+
+        assert_int_equal(setenv(HOLDS, "1", 1), 0);
+        r = tdm_picture_decode(&picture, "/proc/self/exe", fd, &limits, &err);
+        assert_int_equal(unsetenv(HOLDS), 0);
+        if (r != 0)
+                fail_msg("%d: %s", r, err.message);
+        assert_int_equal(picture->size.width, 1);
+        assert_memory_equal(picture->rgb, "rgb", 3);
+        assert_true(fcntl(picture->fd, F_GET_SEALS) & F_SEAL_WRITE);
+        tdm_picture_destroy(picture);
+        close(fd);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_pixels),        cmocka_unit_test(test_refused),
                 cmocka_unit_test(test_silent_stream), cmocka_unit_test(test_confined),
-                cmocka_unit_test(test_no_decoder),
+                cmocka_unit_test(test_no_decoder),    cmocka_unit_test(test_held_memory),
         };
 
+        if (getenv(HOLDS))
+                return decode_and_be_held();
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,20 +143,40 @@ static int say_answer(const struct tdm_decoder_answer *answer, struct tdm_error 
                              n > 0 ? text : "the picture cannot be decoded");
 }
 
+/* The decoder is gone, but whoever looks at it in /proc may still hold its memory, and with it what it had mapped. */
+static int seal_pixels(int memory, uint64_t deadline_ns, struct tdm_error *err)
+{
+        const struct timespec pause = { .tv_nsec = 2 * (long)TDM_NSEC_PER_MSEC };
+
+        while (fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0) {
+                if (errno != EBUSY)
+                        return -errno;
+                if (tdm_now_ns() >= deadline_ns)
+                        return tdm_error_set(err, TDM_E_DEADLINE,
+                                             "the process that decoded the picture did not let go of it in the time "
+                                             "that a picture has");
+                nanosleep(&pause, NULL);
+        }
+        return 0;
+}
+
 static int take_pixels(struct tdm_picture **ret, int *memory, const struct tdm_decoder_answer *answer,
                        const struct tdm_decoder_limits *limits, struct tdm_error *err)
 {
         _cleanup_(tdm_picture_destroyp) struct tdm_picture *picture = NULL;
         uint64_t bytes = (uint64_t)answer->width * answer->height * CHANNELS;
         void *at;
+        int r;
 
         if (answer->width - 1 >= limits->most_side || answer->height - 1 >= limits->most_side ||
             bytes > limits->most_pixels * CHANNELS)
                 return tdm_error_set(err, TDM_E_INTERNAL, "the process that decodes pictures says a size of %u x %u",
                                      answer->width, answer->height);
-        if (ftruncate(*memory, (off_t)bytes) < 0 ||
-            fcntl(*memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+        if (ftruncate(*memory, (off_t)bytes) < 0)
                 return -errno;
+        r = seal_pixels(*memory, limits->deadline_ns, err);
+        if (r != 0)
+                return r;
         picture = calloc(1, sizeof(*picture));
         if (!picture)
                 return -ENOMEM;
