@@ -16,7 +16,8 @@ os.environ.update(OPENAI_API_KEY="not used", ANTHROPIC_API_KEY="not used", OPENA
 MODEL, QUESTION, N = "see", "What is it?", WANT["n"]
 DATA = base64.b64encode(PATH.read_bytes()).decode()
 DATA_URL = "data:image/png;base64," + DATA
-OPTIONS = {"num_predict": N, "temperature": 0, "repeat_penalty": 1}
+SEED = {"seed": 1}  # the likeliest tokens of a random model are the same whatever it sees
+OPTIONS = {"num_predict": N, "temperature": 1, "repeat_penalty": 1, "top_k": 0, "top_p": 1, **SEED}
 
 
 def same(got, want, what):
@@ -31,7 +32,8 @@ def openai_chat():
     def ask(**more):
         content = [{"type": "image_url", "image_url": dict({"url": DATA_URL}, **more)},
                    {"type": "text", "text": QUESTION}]
-        return {"model": MODEL, "messages": [{"role": "user", "content": content}], "max_tokens": N, "temperature": 0}
+        return {"model": MODEL, "messages": [{"role": "user", "content": content}], "max_tokens": N, "temperature": 1,
+                **SEED}
     for more in ({}, {"detail": "auto"}, {"detail": "low"}, {"detail": "high"}):
         got = client.chat.completions.create(**ask(**more))
         same((got.choices[0].message.content, got.usage.prompt_tokens), (WANT["text"], WANT["tokens"]), f"{more}")
@@ -52,8 +54,9 @@ def openai_chat():
 def openai_responses():
     from openai import OpenAI
     client = OpenAI(max_retries=0)
-    ask = {"model": MODEL, "max_output_tokens": N, "temperature": 0, "input": [{"role": "user", "content": [
-        {"type": "input_image", "image_url": DATA_URL, "detail": "auto"}, {"type": "input_text", "text": QUESTION}]}]}
+    ask = {"model": MODEL, "max_output_tokens": N, "temperature": 1, "extra_body": SEED, "input": [
+        {"role": "user", "content": [{"type": "input_image", "image_url": DATA_URL, "detail": "auto"},
+                                     {"type": "input_text", "text": QUESTION}]}]}
     got = client.responses.create(**ask)
     same((got.output_text, got.usage.input_tokens), (WANT["text"], WANT["tokens"]), "answer")
     with client.responses.stream(**ask) as stream:  # it ends as incomplete, by the number of tokens
@@ -68,7 +71,7 @@ def anthropic_messages():
         source = {"type": "base64", "media_type": "image/png", "data": data}
         ask = {"model": MODEL, "messages": [{"role": "user", "content": [
             {"type": "image", "source": source}, {"type": "text", "text": QUESTION}]}]}
-        drawn = {"max_tokens": N, "extra_body": {"temperature": 0}}
+        drawn = {"max_tokens": N, "extra_body": {"temperature": 1, **SEED}}
         got = client.messages.create(**drawn, **ask)
         same([b.text for b in got.content], [WANT["text"]], f"answer to {type(data).__name__}")
         same(got.usage.input_tokens + got.usage.cache_read_input_tokens, WANT["tokens"], "usage")

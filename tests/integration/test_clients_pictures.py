@@ -20,7 +20,8 @@ def official_clients():
     python = python_of("clients-python", os.path.join(SOURCES, "python.txt"), os.environ.get("TANDEM_PYTHON_CLIENTS"))
     with Seeing() as d, Gateway(d) as g:
         def said(*chat):
-            return d.generate(chat=list(chat), pictures=[picture("wide.png")], n=N, ignore_end=False)
+            return d.generate(chat=list(chat), pictures=[picture("wide.png")], n=N, temp=1.0, seed=1,
+                              ignore_end=False)
         asked = ("user", "What is it?")
         first = said(asked)
         want = {"n": N, "text": first.text, "tokens": first.done["prompt_tokens"],

@@ -19,6 +19,8 @@ from seeing import ROWS, Seeing, file_of, picture  # noqa: E402
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 COUNT, OLLAMA, GENERATE = "/v1/messages/count_tokens", "/api/chat", "/api/generate"
 TYPES = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
+DRAWN = {"temperature": 1, "seed": 1}  # the likeliest tokens of this random model are the same whatever it sees
+OPTIONS = {"num_predict": 6, "repeat_penalty": 1, "top_k": 0, "top_p": 1, **DRAWN}
 USE = {"type": "tool_use", "id": "abcdefghi", "name": "look", "input": {}}
 
 
@@ -62,18 +64,18 @@ def ollama_message(role, parts):
 
 
 def body_of(path, turns, n=6):
-    """A greedy request of n tokens. turns: [(role, [parts])]."""
+    """A request of n tokens. turns: [(role, [parts])]."""
     if path == CHAT:
-        return {"model": "see", "max_tokens": n, "temperature": 0, "logprobs": True,
+        return {"model": "see", "max_tokens": n, "logprobs": True, **DRAWN,
                 "messages": [{"role": r, "content": [openai_part(p) for p in parts]} for r, parts in turns]}
     if path in (MESSAGES, COUNT):
         body = {"model": "see", "messages": [{"role": r, "content": [block(p) for p in parts]} for r, parts in turns]}
-        return body if path == COUNT else dict(body, max_tokens=n, temperature=0)
+        return body if path == COUNT else dict(body, max_tokens=n, **DRAWN)
     if path == RESPONSES:
-        return {"model": "see", "max_output_tokens": n, "temperature": 0,
+        return {"model": "see", "max_output_tokens": n, **DRAWN,
                 "input": [{"role": r, "content": [responses_part(p, r) for p in parts]} for r, parts in turns]}
     return {"model": "see", "stream": False, "messages": [ollama_message(r, parts) for r, parts in turns],
-            "options": {"num_predict": n, "temperature": 0, "repeat_penalty": 1}}
+            "options": dict(OPTIONS, num_predict=n)}
 
 
 def asked_for(fake):
@@ -260,7 +262,7 @@ def of_the_socket(d, turns, n=6):
             else:
                 text += p
         chat.append((role, text))
-    return d.generate(chat=chat, pictures=pictures, n=n, ignore_end=False)
+    return d.generate(chat=chat, pictures=pictures, n=n, temp=1.0, seed=1, ignore_end=False)
 
 
 @test
@@ -286,15 +288,16 @@ def answers():
             equal("".join(c["delta"].get("content") or "" for _, e in events if isinstance(e, dict)
                           for c in e["choices"]), want.text, "streamed")
         seen = of_the_socket(d, [("user", [wide, "What is it?"])])
-        check(seen.logprobs != of_the_socket(d, [("user", [other, "What is it?"])]).logprobs, "a picture matters")
+        check(seen.text != of_the_socket(d, [("user", [other, "What is it?"])]).text, "a picture matters", seen.text)
         # Between texts, where Ollama's API has no place for one.
         turns = [("user", ["Look at ", wide, " this, and ", other, "."])]
         want = of_the_socket(d, turns)
         for path in (CHAT, MESSAGES, RESPONSES):
             equal(whole(d, g, path, turns)[:2], (want.text, want.done["prompt_tokens"]), path)
         raw = g.post(GENERATE, {"model": "see", "prompt": "What is it?", "images": [wide.base64()], "raw": True,
-                                "stream": False, "options": {"num_predict": 6, "temperature": 0, "repeat_penalty": 1}})
-        want = d.generate(prompt="What is it?", pictures=[picture("wide.png")], n=6, ignore_end=False)
+                                "stream": False, "options": OPTIONS})
+        want = d.generate(prompt="What is it?", pictures=[picture("wide.png")], n=6, temp=1.0, seed=1,
+                          ignore_end=False)
         equal((raw["response"], raw["prompt_eval_count"]), (want.text, want.done["prompt_tokens"]), "raw")
 
 
@@ -448,7 +451,7 @@ def peer():
         check("goes on at" in a.log(), "at the peer", a.log())
         equal(Stream(a).wait(), want, "from its beginning")
         raw = {"model": "see", "prompt": "What is it?", "images": [Picture("wide.png").base64()], "raw": True,
-               "stream": False, "options": {"num_predict": 6, "temperature": 0, "repeat_penalty": 1}}
+               "stream": False, "options": OPTIONS}
         equal(a.post(GENERATE, raw)["response"], b.post(GENERATE, raw)["response"], "a raw prompt")
         d.expect_exit = None
 
