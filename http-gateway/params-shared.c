@@ -80,17 +80,30 @@ static const struct param tokenize_rows[] = {
 };
 TABLE(params_tokenize, "POST /tokenize", "", tokenize_rows);
 
+static const struct param document_rows[] = {
+        HONOURED("text", PARAM_STRING, 0, 0, "required; all that is ranked"),
+        HARMLESS("id", "comes back with `return_documents`"),
+        HARMLESS("metadata", "comes back with `return_documents`"),
+};
+TABLE(params_document, "A document of POST /v1/rerank", "documents[].", document_rows);
+
 static const struct param rerank_rows[] = {
         HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
         HONOURED("query", PARAM_STRING, 0, 0, "required"),
         HONOURED("documents", PARAM_ARRAY, 0, 0, "up to 2048 texts, or objects with a `text`"),
         HONOURED("top_n", PARAM_INTEGER, 0, MAX_TOKENS, "0, all; so many of the best"),
-        HONOURED("return_documents", PARAM_BOOL, 0, 0, "false; true: each result has its `document`"),
+        HONOURED("return_documents", PARAM_BOOL, 0, 0, "false; true: each has its `document`"),
+        HONOURED("use_activation", PARAM_BOOL, 0, 0, "with `documents`: false; true: scores from 0 to 1"),
         HONOURED("texts", PARAM_ARRAY, 0, 0, "in place of `documents`: the answer is an array"),
         HONOURED("return_text", PARAM_BOOL, 0, 0, "with `texts`: false; true: each has its `text`"),
         HONOURED("raw_scores", PARAM_BOOL, 0, 0, "with `texts`: false; true: what the head gives"),
+        REFUSED("rank_fields", NEUTRAL_TEXT | NEUTRAL_EMPTY, "a document's `text` is ranked alone"),
         REFUSED("truncate", NEUTRAL_FALSE, "a document is never shortened"),
+        REFUSED("instruction", NEUTRAL_EMPTY, "the model's file says how query and document are put"),
         IGNORED("max_tokens_per_doc", "a document is read whole, or refused"),
+        IGNORED("max_chunks_per_doc", "a document is read whole, or refused"),
+        HARMLESS("truncation_direction", "nothing is shortened"),
+        HARMLESS("truncation_side", "nothing is shortened"),
         HARMLESS("user", "not needed"),
 };
 TABLE(params_rerank, "POST /v1/rerank, POST /rerank", "", rerank_rows);

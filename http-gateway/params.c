@@ -19,6 +19,7 @@ static const struct param_table *const tables[] = {
         &params_tokenize,
         &params_embeddings,
         &params_rerank,
+        &params_document,
         &params_ollama_embed,
         &params_stream_options,
         &params_cache_control,

@@ -3,13 +3,21 @@
  *
  * Two forms: Jina's and Cohere's, as llama-server and vLLM take it (`documents`; an object with `results`), and that of
  * Hugging Face's text-embeddings-inference (`texts`; an array). Scores of the first are what the model's head gives,
- * as llama-server's are; those of the second lie between 0 and 1, unless `raw_scores` is true. */
+ * as llama-server's are, or with `use_activation` from 0 to 1; those of the second lie between 0 and 1, unless
+ * `raw_scores` is true. What belongs to one form is refused in the other, since it would be without effect there. */
 #include <math.h>
 #include "http-gateway/openai.h"
 
+#define RANKED "inputs" /* where the request keeps the texts of its documents; a client's member of this name is lost */
+
+static bool has_texts(const json_t *json)
+{
+        return json_get(json, "texts");
+}
+
 static const char *documents_name(const json_t *json)
 {
-        return json_get(json, "texts") ? "texts" : "documents";
+        return has_texts(json) ? "texts" : "documents";
 }
 
 static void on_score(struct exchange *x, struct choice *c, const float *vector, size_t n)
@@ -55,32 +63,38 @@ static const struct choice **rank(const struct generation *g)
         return ranked;
 }
 
-static json_t *document_of(const struct generation *g, const struct choice *c)
+/* From 0 to 1 where the request asks for it. */
+static double given_score(const struct generation *g, const struct choice *c)
 {
-        return json_incref(json_array_get(g->request->inputs, c->index));
+        const json_t *json = g->request->json;
+        double score = score_of(c);
+
+        if (!g->probabilities && (has_texts(json) ? !json_get_bool(json, "raw_scores", false) :
+                                                    json_get_bool(json, "use_activation", false)))
+                score = 1 / (1 + exp(-score));
+        return score;
 }
 
-/* {"index", "relevance_score", "document"} */
+/* {"index", "relevance_score", "document"}: an object as it was given, with all that it had */
 static json_t *as_result(const struct generation *g, const struct choice *c)
 {
-        json_t *result = json_pack("{s:I, s:f}", "index", (json_int_t)c->index, "relevance_score", score_of(c));
+        const json_t *json = g->request->json;
+        json_t *given = json_array_get(json_get(json, "documents"), c->index),
+               *result = json_pack("{s:I, s:f}", "index", (json_int_t)c->index, "relevance_score", given_score(g, c));
 
-        if (result && json_get_bool(g->request->json, "return_documents", false))
-                json_object_set_new(result, "document", json_pack("{s:o}", "text", document_of(g, c)));
+        if (result && json_get_bool(json, "return_documents", false))
+                json_object_set_new(result, "document",
+                                    json_is_object(given) ? json_incref(given) : json_pack("{s:O}", "text", given));
         return result;
 }
 
 /* {"index", "score", "text"} */
 static json_t *as_rank(const struct generation *g, const struct choice *c)
 {
-        double score = score_of(c);
-        json_t *rank;
+        json_t *rank = json_pack("{s:I, s:f}", "index", (json_int_t)c->index, "score", given_score(g, c));
 
-        if (!g->probabilities && !json_get_bool(g->request->json, "raw_scores", false))
-                score = 1 / (1 + exp(-score));
-        rank = json_pack("{s:I, s:f}", "index", (json_int_t)c->index, "score", score);
         if (rank && json_get_bool(g->request->json, "return_text", false))
-                json_object_set_new(rank, "text", document_of(g, c));
+                json_object_set(rank, "text", json_array_get(g->request->inputs, c->index));
         return rank;
 }
 
@@ -112,7 +126,7 @@ static void rerank_end(struct exchange *x)
                 return;
         }
         generation_usage(g, &prompt, &cached, &generated);
-        if (json_get(g->request->json, "texts")) {
+        if (has_texts(g->request->json)) {
                 write_results(&out, g, ranked, as_rank);
         } else {
                 json_write_open(&out,
@@ -133,7 +147,56 @@ static int failure_no_memory(struct failure *f)
         return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
 }
 
-/* Objects with a text become it. */
+/* What is without effect in the other form is refused there; false is not, where it is what the other form does. */
+static int check_form(const json_t *json, struct failure *f)
+{
+        static const struct {
+                const char *name, *form, *instead;
+                bool false_is_nothing;
+        } members[] = {
+                { "return_documents", "documents", "return_text", true },
+                { "use_activation", "documents", "raw_scores", false },
+                { "return_text", "texts", "return_documents", true },
+                { "raw_scores", "texts", "use_activation", false },
+        };
+        const char *form = documents_name(json);
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(members); i++) {
+                const json_t *value = json_get(json, members[i].name);
+
+                if (value && strcmp(members[i].form, form) != 0 &&
+                    !(members[i].false_is_nothing && json_is_false(value)))
+                        return failure_set(f, 400, "unsupported_parameter", members[i].name,
+                                           "'%s' goes with '%s'; with '%s' send '%s'", members[i].name, members[i].form,
+                                           form, members[i].instead);
+        }
+        return 0;
+}
+
+/* The text of one document. Objects are taken among `documents` alone. NULL: a failure. */
+static json_t *document_text(struct generation_request *r, const char *name, size_t i, json_t *document,
+                             struct failure *f)
+{
+        bool takes_objects = !has_texts(r->json);
+        char where[48];
+
+        if (json_is_string(document))
+                return document;
+        snprintf(where, sizeof(where), "%s[%zu]", name, i);
+        if (!takes_objects || !json_is_object(document)) {
+                failure_set(f, 400, "invalid_type", where, "'%s' has to be a text%s", where,
+                            takes_objects ? ", or an object whose 'text' is one" : "");
+                return NULL;
+        }
+        if (params_check_at(&params_document, where, document, &r->warnings, f) != 0)
+                return NULL;
+        if (!json_get(document, "text")) {
+                failure_set(f, 400, "missing_required_parameter", where, "'%s.text' is missing", where);
+                return NULL;
+        }
+        return json_get(document, "text");
+}
+
 static int take_documents(struct generation_request *r, struct failure *f)
 {
         const char *name = documents_name(r->json);
@@ -147,20 +210,14 @@ static int take_documents(struct generation_request *r, struct failure *f)
                                    MAX_INPUTS);
         texts = json_array();
         for (size_t i = 0; texts && i < json_array_size(given); i++) {
-                json_t *document = json_array_get(given, i),
-                       *text = json_is_object(document) ? json_object_get(document, "text") : document;
+                json_t *text = document_text(r, name, i, json_array_get(given, i), f);
 
-                if (!json_is_string(text)) {
+                if (!text || json_array_append(texts, text) < 0) {
                         json_decref(texts);
-                        return failure_set(f, 400, "invalid_value", name,
-                                           "'%s[%zu]' has to be a text, or an object whose 'text' is one", name, i);
-                }
-                if (json_array_append(texts, text) < 0) {
-                        json_decref(texts);
-                        return failure_no_memory(f);
+                        return text ? failure_no_memory(f) : f->status;
                 }
         }
-        if (!texts || json_object_set_new(r->json, name, texts) < 0)
+        if (!texts || json_object_set_new(r->json, RANKED, texts) < 0)
                 return failure_no_memory(f);
         r->inputs = texts;
         return 0;
@@ -175,6 +232,8 @@ static int take_rerank(struct generation_request *r, struct failure *f)
                                    query ? "'query' is empty" : "'query' is missing");
         if (json_get(r->json, "texts") && json_get(r->json, "documents"))
                 return failure_set(f, 400, "invalid_value", "texts", "'texts' and 'documents' are given; take one");
+        if (check_form(r->json, f) != 0)
+                return f->status;
         if (request_take_model(r, f) != 0 || take_documents(r, f) != 0)
                 return f->status;
         r->query = query;

@@ -40,7 +40,7 @@ def parameters():
         row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line)
         if row:
             tables[title].append(row.groups())
-    check(len(tables) == 43 and all(tables.values()), "found the tables", list(tables))
+    check(len(tables) == 44 and all(tables.values()), "found the tables", list(tables))
     neutral = {"false": False, "true": True, "0": 0, "1": 1, "empty": [], "text": {"type": "text"}, "none": "none",
                "auto": "auto", "disabled": "disabled", "medium": "medium",
                "summarized": "summarized"}
@@ -96,6 +96,8 @@ def parameters():
     def shown(part, member="messages"):
         return {member: [{"role": "user", "content": [part]}]}
     nested = {
+        "A document of POST /v1/rerank": ("/v1/rerank", ranks,
+                                          lambda b, p: b.update(documents=[dict({"text": "y"}, **p)])),
         "A part image_url": ("/v1/chat/completions", sees, lambda b, p: b.update(shown(
             dict({"type": "image_url", "image_url": {"url": url}}, **p)))),
         "`image_url` of a part image_url": ("/v1/chat/completions", sees, lambda b, p: b.update(shown(

@@ -179,12 +179,14 @@ def over_http():
         equal([(r["index"], f32(r["score"]), r["text"]) for r in
                g.post("/rerank", {**tei, "raw_scores": True, "return_text": True})],
               [(i, score, documents[i]) for i, score in want], "text-embeddings-inference's form")
+        equal([r["index"] for r in g.post("/rerank", {**tei, "top_n": 2})], [i for i, _ in want[:2]],
+              "llama-server takes top_n with texts")
         for r, (i, score) in zip(g.post("/rerank", tei), want):
             check(r["index"] == i and abs(r["score"] - 1 / (1 + math.exp(-score))) < 1e-9, "a score from 0 to 1", r)
         for wrong, words in (({"query": ""}, "is empty"), ({"query": None}, "missing"),
                              ({"documents": None}, "missing"),
                              ({"documents": []}, "1 to 2048"), ({"documents": ["x"] * 2049}, "1 to 2048"),
-                             ({"documents": ["x", 3]}, "documents[1]"), ({"documents": [{"title": "x"}]}, "text"),
+                             ({"documents": ["x", 3]}, "documents[1]"),
                              ({"texts": ["x"]}, "take one"), ({"top_n": -1}, "top_n"), ({"truncate": True}, "truncate"),
                              ({"model": "tale"}, "ranks no documents"), ({"query": "word " * 200}, "has")):
             check(words in str(g.post("/v1/rerank", {**body, **wrong}, 400)), words, wrong)
@@ -195,6 +197,61 @@ def over_http():
         for raw in (False, True):
             equal([(r["index"], f32(r["score"])) for r in g.post("/rerank", {**body, "raw_scores": raw})],
                   rank(d, query, documents), f"probabilities, raw_scores {raw}")
+
+
+@test
+def forms_over_http():
+    """A document's members, and the members of each form: what has no effect is refused by its name."""
+    path = model("rank")
+    body = {"model": os.path.basename(path)[:-len(".gguf")], "query": "tower"}
+    texts = ["the tower is in paris", "water can be hot"]
+    with Daemon(models=(path,)) as d, Gateway(d) as g:
+        want = rank(d, "tower", texts)
+        given = [{"text": texts[0], "id": 7, "metadata": {"a": [1, None]}}, texts[1]]
+        asked = {**body, "documents": given, "rank_fields": ["text"], "return_text": False}
+        for returned in (True, False):
+            got = g.post("/v1/rerank", {**asked, "return_documents": returned})["results"]
+            equal([(r["index"], f32(r["relevance_score"])) for r in got], want, "only the text is ranked")
+            equal([r.get("document") for r in got],
+                  [{0: given[0], 1: {"text": texts[1]}}[r["index"]] if returned else None for r in got],
+                  "an object comes back as it was given")
+        for on in (True, False):
+            got = g.post("/v1/rerank", {**asked, "use_activation": on})["results"]
+            for r, (i, score) in zip(got, want):
+                wanted = 1 / (1 + math.exp(-score)) if on else score
+                check(r["index"] == i and abs(r["relevance_score"] - wanted) < 1e-9, "use_activation", on, r, wanted)
+        documents, tei = {**body, "documents": texts}, {**body, "texts": texts}
+        equal([r["index"] for r in g.post("/rerank", {**tei, "return_documents": False})], [i for i, _ in want],
+              "false asks for nothing")
+        for form, wrong, param in (
+                (documents, {"documents": [{"text": "x", "title": "y"}]}, "documents[0].title"),
+                (documents, {"documents": ["x", {"text": "y", "image": "https://a.example/b.png"}]},
+                 "documents[1].image"),
+                (documents, {"documents": [{"text": {"text": "x"}}]}, "documents[0].text"),
+                (documents, {"documents": [{"text": ["x"]}]}, "documents[0].text"),
+                (documents, {"documents": [{"text": None, "id": 1}]}, "documents[0]"),
+                (documents, {"documents": ["x", [{"text": "y"}]]}, "documents[1]"),
+                (documents, {"documents": ["x", None]}, "documents[1]"),
+                (documents, {"documents": {"content": [{"type": "text", "text": "x"}]}}, "documents"),
+                (documents, {"documents": "x"}, "documents"),
+                (documents, {"query": {"text": "x"}}, "query"), (documents, {"query": ["x"]}, "query"),
+                (documents, {"raw_scores": True}, "raw_scores"), (documents, {"raw_scores": False}, "raw_scores"),
+                (documents, {"return_text": True}, "return_text"),
+                (documents, {"rank_fields": ["title"]}, "rank_fields"),
+                (tei, {"texts": [{"text": "x"}]}, "texts[0]"), (tei, {"texts": ["x", 1]}, "texts[1]"),
+                (tei, {"return_documents": True}, "return_documents"),
+                (tei, {"use_activation": True}, "use_activation"),
+                (tei, {"raw_scores": 1}, "raw_scores"), (tei, {"raw_scores": "true"}, "raw_scores"),
+                (tei, {"return_text": "yes"}, "return_text"), (tei, {"return_text": [True]}, "return_text"),
+                (documents, {"return_documents": 1}, "return_documents"),
+                (documents, {"return_documents": {}}, "return_documents"),
+                (documents, {"top_n": "3"}, "top_n"), (documents, {"top_n": 2.5}, "top_n"),
+                (documents, {"top_n": True}, "top_n"), (documents, {"top_n": [1]}, "top_n"),
+                (tei, {"top_n": {}}, "top_n"), (documents, {"use_activation": "on"}, "use_activation")):
+            for at in ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"):
+                error = g.post(at, {**form, **wrong}, 400)["error"]
+                equal(error["param"], param, f"{at} with {wrong}: {error}")
+                check(f"'{param}" in error["message"], "it is named", error)
 
 
 @test
