@@ -66,7 +66,7 @@ def times(quick, full=None, slow=None):
     """How often to repeat something: in the quick run, in the full one, under a sanitizer (its full run: four times
     that)."""
     if SANITIZER:
-        slow = slow if slow is not None else max(1, quick // 2)
+        slow = slow if slow is not None else max(1, quick // 2) if isinstance(quick, int) else quick
         return min(full, 4 * slow) if FULL and isinstance(slow, int) and full else slow
     return full if FULL and full is not None else quick
 
