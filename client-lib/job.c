@@ -1,4 +1,4 @@
-/* Jobs: generate and score, from the request to the last event.
+/* Jobs: generate and score, and of all kinds the way from the request to the last event.
  *
  * A job's handle belongs to the caller, its request to the connection; the struct lives as long as either needs it. So
  * a handle freed early leaves a silent job behind that swallows its replies, and a connection closed early leaves
@@ -10,7 +10,7 @@
 
 #include <inttypes.h>
 
-static void job_unref(struct tandem_job *job)
+void job_unref(struct tandem_job *job)
 {
         if (--job->refs > 0)
                 return;
@@ -18,14 +18,14 @@ static void job_unref(struct tandem_job *job)
         free(job->ids.data);
         call_list_deinit(&job->calls);
         score_deinit(&job->score);
-        free(job->vector);
+        vector_forget(job);
         job_drop_request(job);
         free(job->numerics_id);
         free(job->unguessed);
         free(job);
 }
 
-static void job_unrefp(struct tandem_job **job)
+void job_unrefp(struct tandem_job **job)
 {
         if (*job)
                 job_unref(*job);
@@ -267,19 +267,6 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
         }
 }
 
-static const char *got_vector(struct tandem_job *job, const Tandem__Vector *wire)
-{
-        if (!job->embedding || job->vector || wire->n_numbers == 0)
-                return "a vector came that does not belong here";
-        job->vector = malloc(wire->n_numbers * sizeof(*job->vector));
-        if (!job->vector)
-                return "there is no memory for a vector";
-        memcpy(job->vector, wire->numbers, wire->n_numbers * sizeof(*job->vector));
-        job->n_vector = wire->n_numbers;
-        job->result.probability = wire->probability;
-        return NULL;
-}
-
 static void got_done(struct tandem_job *job, const Tandem__Done *wire)
 {
         struct tandem_result *result = &job->result;
@@ -337,7 +324,7 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
                 break;
         }
         if (job->embedding && result->reason <= TANDEM_REASON_LENGTH && !job->vector) {
-                lib_protocol_error(job->tandem, "a job ended without its vector or score");
+                lib_protocol_error(job->tandem, "a job ended without its vector or scores");
                 return;
         }
         if (job->scoring && result->reason <= TANDEM_REASON_LENGTH) {
@@ -380,7 +367,7 @@ static bool on_reply(struct call *call, Tandem__Reply *reply)
                         lib_protocol_error(job->tandem, "%s", wrong);
                 break;
         case TANDEM__REPLY__KIND_VECTOR:
-                wrong = got_vector(job, reply->vector);
+                wrong = vector_take(job, reply->vector);
                 if (wrong)
                         lib_protocol_error(job->tandem, "%s", wrong);
                 break;
@@ -409,22 +396,6 @@ void tandem_score_options_init_sized(struct tandem_score_options *options, size_
         memcpy(options, &full, TDM_MIN(size, sizeof(full)));
 }
 
-void tandem_embed_options_init_sized(struct tandem_embed_options *options, size_t size)
-{
-        struct tandem_embed_options full = { .struct_size = size, .text_size = SIZE_MAX };
-
-        memset(options, 0, size);
-        memcpy(options, &full, TDM_MIN(size, sizeof(full)));
-}
-
-void tandem_rerank_options_init_sized(struct tandem_rerank_options *options, size_t size)
-{
-        struct tandem_rerank_options full = { .struct_size = size, .query_size = SIZE_MAX, .document_size = SIZE_MAX };
-
-        memset(options, 0, size);
-        memcpy(options, &full, TDM_MIN(size, sizeof(full)));
-}
-
 void tandem_callbacks_init_sized(struct tandem_callbacks *callbacks, size_t size)
 {
         memset(callbacks, 0, size);
@@ -448,10 +419,8 @@ static struct tandem_job *job_new(struct tandem *t, const struct tandem_callback
         return job;
 }
 
-/* Makes the parts that every kind of job has: itself, and the model that it asks for, by name or as an open file
- * (ret_fd). */
-static int job_open(struct tandem *t, const struct tandem_callbacks *callbacks, void *userdata, const char *model,
-                    struct tandem_job **ret, Tandem__ModelRef *ret_ref, int *ret_fd, struct tandem_error *err)
+int job_open(struct tandem *t, const struct tandem_callbacks *callbacks, void *userdata, const char *model,
+             struct tandem_job **ret, Tandem__ModelRef *ret_ref, int *ret_fd, struct tandem_error *err)
 {
         _cleanup_(job_unrefp) struct tandem_job *job = job_new(t, callbacks, userdata);
         int code;
@@ -464,9 +433,8 @@ static int job_open(struct tandem *t, const struct tandem_callbacks *callbacks, 
         return code;
 }
 
-/* Sends its request. On success the job is the caller's: job is taken. */
-static int job_send(struct tandem *t, struct tandem_job **job, Tandem__Request *request, int fd,
-                    struct tandem_job **ret, struct tandem_error *err)
+int job_send(struct tandem *t, struct tandem_job **job, Tandem__Request *request, int fd, struct tandem_job **ret,
+             struct tandem_error *err)
 {
         int code;
 
@@ -560,64 +528,6 @@ int tandem_score(struct tandem *t, const struct tandem_score_options *given, con
         return job_send(t, &job, &request, fd, ret, err);
 }
 
-int tandem_embed(struct tandem *t, const struct tandem_embed_options *given, const struct tandem_callbacks *callbacks,
-                 void *userdata, struct tandem_job **ret, struct tandem_error *err)
-{
-        struct tandem_embed_options o;
-        _cleanup_(job_unrefp) struct tandem_job *job = NULL;
-        _cleanup_(closep) int fd = -1;
-        Tandem__Request request = TANDEM__REQUEST__INIT;
-        Tandem__Embed embed = TANDEM__EMBED__INIT;
-        Tandem__ModelRef ref;
-        int code;
-
-        tandem_embed_options_init(&o);
-        memcpy(&o, given, TDM_MIN(given->struct_size, sizeof(o)));
-        if (!o.text)
-                return lib_error(err, TANDEM_E_BAD_REQUEST, "there is no text to embed");
-        code = job_open(t, callbacks, userdata, o.model, &job, &ref, &fd, err);
-        if (code != TANDEM_OK)
-                return code;
-        job->embedding = true;
-        embed.model = &ref;
-        embed.text = lib_bytes(o.text, o.text_size);
-        embed.dimensions = o.dimensions;
-        embed.priority = (Tandem__Priority)o.priority;
-        embed.deadline_ms = o.deadline_ms;
-        request.kind_case = TANDEM__REQUEST__KIND_EMBED;
-        request.embed = &embed;
-        return job_send(t, &job, &request, fd, ret, err);
-}
-
-int tandem_rerank(struct tandem *t, const struct tandem_rerank_options *given, const struct tandem_callbacks *callbacks,
-                  void *userdata, struct tandem_job **ret, struct tandem_error *err)
-{
-        struct tandem_rerank_options o;
-        _cleanup_(job_unrefp) struct tandem_job *job = NULL;
-        _cleanup_(closep) int fd = -1;
-        Tandem__Request request = TANDEM__REQUEST__INIT;
-        Tandem__Rerank rerank = TANDEM__RERANK__INIT;
-        Tandem__ModelRef ref;
-        int code;
-
-        tandem_rerank_options_init(&o);
-        memcpy(&o, given, TDM_MIN(given->struct_size, sizeof(o)));
-        if (!o.query || !o.document)
-                return lib_error(err, TANDEM_E_BAD_REQUEST, "there is no %s", o.query ? "document" : "query");
-        code = job_open(t, callbacks, userdata, o.model, &job, &ref, &fd, err);
-        if (code != TANDEM_OK)
-                return code;
-        job->embedding = true;
-        rerank.model = &ref;
-        rerank.query = lib_bytes(o.query, o.query_size);
-        rerank.document = lib_bytes(o.document, o.document_size);
-        rerank.priority = (Tandem__Priority)o.priority;
-        rerank.deadline_ms = o.deadline_ms;
-        request.kind_case = TANDEM__REQUEST__KIND_RERANK;
-        request.rerank = &rerank;
-        return job_send(t, &job, &request, fd, ret, err);
-}
-
 /* ---- the handle -------------------------------------------------------------------------------------------------- */
 
 int tandem_wait(struct tandem_job *job, int timeout_ms)
@@ -688,13 +598,4 @@ const uint32_t *tandem_job_ids(const struct tandem_job *job, size_t *ret_n)
 const struct tandem_scores *tandem_job_scores(const struct tandem_job *job)
 {
         return job->done && job->scores.n > 0 ? &job->scores : NULL;
-}
-
-const float *tandem_job_vector(const struct tandem_job *job, size_t *ret_n)
-{
-        if (!job->done || job->result.reason > TANDEM_REASON_LENGTH || !job->vector)
-                return NULL;
-        if (ret_n)
-                *ret_n = job->n_vector;
-        return job->vector;
 }

@@ -40,8 +40,10 @@ struct tandem_job {
         unsigned refs;         /* the user's handle, the open request, and each callback that runs */
         bool released;         /* the handle is gone: no callbacks */
         bool done;
-        bool scoring, embedding; /* embedding: a vector comes, or a score in the place of one */
+        bool scoring, embedding; /* embedding: a vector comes, or scores in the place of one */
+        bool classifying;        /* with labels */
         float *vector;           /* [n_vector] */
+        char **labels;           /* [n_vector]; NULL: they have none */
         size_t n_vector;
         bool cancel_wanted, cancel_sent;
         uint64_t id;
@@ -86,6 +88,20 @@ void job_finish_error(struct tandem_job *job, const struct tandem_error *err, bo
 void job_finish_cancelled(struct tandem_job *job, bool silent);
 void job_send_cancel(struct tandem_job *job);
 bool job_is_heard(const struct tandem_job *job);
+
+void job_unref(struct tandem_job *job);
+void job_unrefp(struct tandem_job **job);
+/* Makes the parts that every kind of job has: itself, and the model that it asks for, by name or as an open file
+ * (ret_fd). */
+int job_open(struct tandem *t, const struct tandem_callbacks *callbacks, void *userdata, const char *model,
+             struct tandem_job **ret, Tandem__ModelRef *ret_ref, int *ret_fd, struct tandem_error *err);
+/* Sends its request. On success the job is the caller's: job is taken. */
+int job_send(struct tandem *t, struct tandem_job **job, Tandem__Request *request, int fd, struct tandem_job **ret,
+             struct tandem_error *err);
+
+/* job-vector.c. vector_take(): NULL, or what is wrong with it (then the connection ends). */
+const char *vector_take(struct tandem_job *job, const Tandem__Vector *wire);
+void vector_forget(struct tandem_job *job);
 
 /* resume.c. job_keep_request(): so that it can go on at another daemon. A negative errno. */
 int job_keep_request(struct tandem_job *job, const Tandem__Request *request, int fd);

@@ -77,8 +77,7 @@ static void lessen_deadline(const struct tandem_job *job, uint32_t *deadline_ms)
 /* What came of a score or a vector. */
 static void job_forget(struct tandem_job *job)
 {
-        free(steal_ptr(&job->vector));
-        job->n_vector = 0;
+        vector_forget(job);
         if (!job->scoring)
                 return;
         score_deinit(&job->score);
@@ -99,6 +98,8 @@ static int job_send_again(struct tandem_job *job, struct tandem_error *err)
                 lessen_deadline(job, &request->embed->deadline_ms);
         else if (request->kind_case == TANDEM__REQUEST__KIND_RERANK)
                 lessen_deadline(job, &request->rerank->deadline_ms);
+        else if (request->kind_case == TANDEM__REQUEST__KIND_CLASSIFY)
+                lessen_deadline(job, &request->classify->deadline_ms);
         job_forget(job);
         if (n_brought(job) > 0)
                 code = job_send_drawn(job, request, err);

@@ -81,8 +81,8 @@ class Usage(unittest.TestCase):
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
                          "run chat generate models pull add cp show rm ps load unload stop status jobs top cancel "
-                         "cache warm restart doctor launch embed rerank score tokenize schema-check render "
-                         "render-template bench trace report help".split())
+                         "cache warm restart doctor launch embed rerank classify score tokenize schema-check "
+                         "render render-template bench trace report help".split())
         self.assertEqual(re.findall(r"^(\w.*):$", r.stdout.decode(), re.M),
                          ["talk to a model", "models", "what runs here", "for programs", "measure"])
         for command in commands:

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Write a small random-weight GGUF of a BERT kind, with the keys and tensors of llama.cpp's converter.
 
-usage: mkgguf_bert.py OUT [--arch bert] --size mean|cls|unigram|rank|xlm-rank|bare-rank [--type T] [--seed N]
+usage: mkgguf_bert.py OUT [--arch bert] --size SIZE [--type T] [--seed N]
 mean and cls have a WordPiece tokenizer, and are pooled so; unigram is XLM-RoBERTa's kind, with a small map by which
 text is normalized. The others are rerankers: rank and bare-rank have a WordPiece tokenizer and two types of tokens, as
 ms-marco's have, and bare-rank no matrix before its head; xlm-rank is as bge-reranker's. The same seed gives the
-weights for which the golden files in tests/golden/archs and rerank were computed.
+weights for which the golden files in tests/golden/archs and rerank were computed. What ends in classes has a head of
+several labels: classes is BERT's with a pooler, xlm-classes XLM-RoBERTa's, distil-classes DistilBERT's (no types of
+tokens), many-classes BERT's without a pooler and without names.
 Needs numpy.
 """
 import argparse
@@ -20,7 +22,14 @@ from mkgguf_gemma import write  # noqa: E402
 # layers, d, heads, ff, positions, types of tokens, pooling
 SIZES = {"mean": (3, 64, 4, 160, 512, 2, 1), "cls": (2, 96, 3, 128, 64, 0, 2), "unigram": (3, 64, 2, 96, 256, 1, 1),
          "rank": (3, 64, 4, 160, 128, 2, None), "bare-rank": (2, 96, 3, 128, 64, 2, None),
-         "xlm-rank": (3, 64, 2, 96, 256, 1, 4)}
+         "xlm-rank": (3, 64, 2, 96, 256, 1, 4), "classes": (3, 64, 4, 160, 128, 2, None),
+         "xlm-classes": (3, 64, 2, 96, 256, 1, None), "distil-classes": (2, 96, 3, 128, 64, 0, None),
+         "many-classes": (2, 64, 2, 96, 64, 2, None)}
+# names of a head's labels, or how many it has without names
+LABELS = {"rank": ["LABEL_0"], "bare-rank": ["LABEL_0"], "xlm-rank": ["LABEL_0"],
+          "classes": ["sadness", "joy", "\u00e9merveillement \"<&>\"", "anger", "fear"],
+          "xlm-classes": ["contradiction", "neutral", "entailment"], "distil-classes": ["NEGATIVE", "POSITIVE"],
+          "many-classes": 40}
 WORDS = ("the of and to in a is that it was for on are with as his they be at one have this from or had by "
          "hot but some what there we can out other were all your when up use word how said an each she "
          "which do their time if will way about many then them would write like so these her long make "
@@ -108,7 +117,7 @@ def main():
     ap.add_argument("--seed", type=int, default=1)
     a = ap.parse_args()
     n_layers, d, heads, ff, n_ctx, n_types, pooling = SIZES[a.size]
-    texts, pieces = unigram() if a.size in ("unigram", "xlm-rank") else wordpiece()
+    texts, pieces = unigram() if a.size in ("unigram", "xlm-rank", "xlm-classes") else wordpiece()
     keys = [kv("general.architecture", "str", "bert"), kv("general.name", "str", f"random-bert-{a.size}-{a.type}"),
             kv("bert.context_length", "u32", n_ctx), kv("bert.embedding_length", "u32", d),
             kv("bert.block_count", "u32", n_layers), kv("bert.feed_forward_length", "u32", ff),
@@ -116,8 +125,9 @@ def main():
             kv("bert.attention.causal", "bool", False)]
     if pooling is not None:  # converters write none for rerankers, unless told
         keys.append(kv("bert.pooling_type", "u32", pooling))
-    if a.size.endswith("rank"):
-        keys.append(kv("bert.classifier.output_labels", "astr", ["LABEL_0"]))
+    labels = LABELS.get(a.size)
+    if isinstance(labels, list):
+        keys.append(kv("bert.classifier.output_labels", "astr", labels))
     t, s, gain, bias = a.type, 1.5 * d ** -0.5, ("gain", 1.0, 0.2), ("bias", 0.0, 0.2)
     tensors = [("token_embd.weight", (len(texts), d), t, 1.0),
                ("position_embd.weight", (n_ctx, d), "f32", ("p", 0, 0.7)),
@@ -130,10 +140,12 @@ def main():
             tensors += [(f"blk.{i}.{name}.weight", (rows, cols), t, s), (f"blk.{i}.{name}.bias", (rows,), "f32", bias)]
         for name in ("attn_output_norm", "layer_output_norm"):
             tensors += [(f"blk.{i}.{name}.weight", (d,), "f32", gain), (f"blk.{i}.{name}.bias", (d,), "f32", bias)]
-    if a.size.endswith("rank"):
-        if a.size != "bare-rank":
+    if labels:
+        n = len(labels) if isinstance(labels, list) else labels
+        if a.size not in ("bare-rank", "many-classes"):
             tensors += [("cls.weight", (d, d), t, s), ("cls.bias", (d,), "f32", bias)]
-        tensors += [("cls.output.weight", (1, d), "f32", 0.3 * d ** -0.5), ("cls.output.bias", (1,), "f32", bias)]
+        tensors += [("cls.output.weight", (n, d), "f32" if n == 1 else t, 0.3 * d ** -0.5 if n == 1 else s),
+                    ("cls.output.bias", (n,), "f32", bias)]
     write(a.out, keys + pieces, tensors, np.random.default_rng(a.seed), None)
     print(a.out, "layers", n_layers, "d", d, "vocab", len(texts))
 

@@ -94,6 +94,37 @@ void run_show_progress(struct tandem_job *job, const struct tandem_progress *pro
 void run_describe_reading(struct run_progress *show, uint64_t done, uint64_t total, uint64_t now_ns, char *to,
                           size_t size);
 
+/* ---- texts.c: a job for each of many texts ---- */
+
+struct text {
+        const char *data; /* not copied */
+        size_t size;
+};
+
+struct texts {
+        struct text *items; /* [n] */
+        size_t n, capacity;
+};
+
+void texts_free(struct texts *texts);
+/* Complain and return false: there are too many, or no memory. */
+bool texts_add(struct texts *texts, const char *data, size_t size);
+bool texts_add_lines(struct texts *texts, const char *data, size_t size); /* each line that is not empty is one */
+
+struct text_jobs {
+        const char *model; /* as asked for; may be NULL */
+        void *userdata;
+        int (*start)(void *userdata, struct tandem *tandem, const struct text *text,
+                     const struct tandem_callbacks *callbacks, void *progress, struct tandem_job **ret,
+                     struct tandem_error *err);
+        void (*take)(void *userdata, size_t index, const struct tandem_job *job); /* in order, each once */
+};
+
+/* Asks for all of them, some at a time. An exit status: it has complained. */
+int texts_ask(struct cli *cli, struct tandem **tandem, const struct texts *texts, const struct text_jobs *how);
+/* Nothing in it is a line's end, a tab, or a command to a terminal. */
+void texts_add_printable(struct buf *b, const char *data, size_t size);
+
 /* ---- job-args.c: the options of a job, for the commands that start jobs ---- */
 
 struct job_args {

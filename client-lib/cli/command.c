@@ -55,6 +55,7 @@ static const struct {
         { "kill", "cancel", "" },
         { "embeddings", "embed", "" },
         { "rank", "rerank", "" },
+        { "predict", "classify", "" },
         { "version", "--version", "" },
 };
 

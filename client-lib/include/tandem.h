@@ -333,6 +333,18 @@ struct tandem_rerank_options {
         uint32_t deadline_ms; /* as of a job that generates; 0: never */
 };
 
+struct tandem_classify_options {
+        size_t struct_size;
+        const char *model;
+        const char *text;   /* control pieces are not recognised; may be empty */
+        size_t text_size;   /* SIZE_MAX (as set by _init): up to the NUL */
+        const char *second; /* the same, of a pair of texts; NULL: it is no pair */
+        size_t second_size;
+        bool raw; /* what the head gives, in place of probabilities */
+        enum tandem_priority priority;
+        uint32_t deadline_ms; /* as of a job that generates; 0: never */
+};
+
 struct tandem_accepted {
         uint64_t job; /* the daemon's number, as in tandem_list_jobs() */
         uint32_t prompt_tokens;
@@ -406,7 +418,7 @@ struct tandem_result {
         uint64_t drafted_at[16], accepted_at[16]; /* the same by place in their step, while all before were right */
         const char *unguessed;                    /* why the last step had no guesses; "": it had some */
         uint32_t thinking_tokens;                 /* of the generated ones: thoughts, and the marks around them */
-        bool probability; /* the score of tandem_rerank() is one, from 0 to 1; else it has no bounds */
+        bool probability; /* of scores of tandem_rerank() and tandem_classify(): from 0 to 1; else without bounds */
 };
 
 /* What a job tells while it runs; any may be NULL, and the whole struct too. The pointers they get are valid during the
@@ -423,6 +435,7 @@ TANDEM_API void tandem_generate_options_init_sized(struct tandem_generate_option
 TANDEM_API void tandem_score_options_init_sized(struct tandem_score_options *options, size_t size);
 TANDEM_API void tandem_embed_options_init_sized(struct tandem_embed_options *options, size_t size);
 TANDEM_API void tandem_rerank_options_init_sized(struct tandem_rerank_options *options, size_t size);
+TANDEM_API void tandem_classify_options_init_sized(struct tandem_classify_options *options, size_t size);
 TANDEM_API void tandem_callbacks_init_sized(struct tandem_callbacks *callbacks, size_t size);
 
 /* Fills in the defaults that stand beside the fields, and a random seed. */
@@ -444,6 +457,11 @@ static inline void tandem_embed_options_init(struct tandem_embed_options *option
 static inline void tandem_rerank_options_init(struct tandem_rerank_options *options)
 {
         tandem_rerank_options_init_sized(options, sizeof(*options));
+}
+
+static inline void tandem_classify_options_init(struct tandem_classify_options *options)
+{
+        tandem_classify_options_init_sized(options, sizeof(*options));
 }
 
 static inline void tandem_callbacks_init(struct tandem_callbacks *callbacks)
@@ -470,6 +488,12 @@ TANDEM_API int tandem_embed(struct tandem *tandem, const struct tandem_embed_opt
 TANDEM_API int tandem_rerank(struct tandem *tandem, const struct tandem_rerank_options *options,
                              const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                              struct tandem_error *err);
+
+/* Of which class a text is, or a pair of texts, by a model whose head has several labels. Start many jobs at once, as of
+ * the others. */
+TANDEM_API int tandem_classify(struct tandem *tandem, const struct tandem_classify_options *options,
+                               const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
+                               struct tandem_error *err);
 
 /* [blocking] Until the job is done (TANDEM_OK, however it ended), or TANDEM_E_TIMEOUT. timeout_ms -1: without limit. */
 TANDEM_API int tandem_wait(struct tandem_job *job, int timeout_ms);
@@ -503,8 +527,12 @@ struct tandem_scores {
 
 /* What tandem_embed() made: [*ret_n], of length 1. Of tandem_rerank(): one number, the score, which is larger the
  * better the document answers. It is what the model's head gives: a logit of any size, or a probability where the head
- * tells "yes" from "no". NULL unless the job is done without an error. Lives as long as the job. */
+ * tells "yes" from "no". Of tandem_classify(): a number for each class, in the order of its labels. NULL unless the job
+ * is done without an error. Lives as long as the job. */
 TANDEM_API const float *tandem_job_vector(const struct tandem_job *job, size_t *ret_n);
+/* [*ret_n] names of classes, UTF-8. NULL unless the job is one of tandem_classify() that is done without an error. It
+ * lives as long as the job. */
+TANDEM_API const char *const *tandem_job_labels(const struct tandem_job *job, size_t *ret_n);
 /* NULL unless the job is a score job that is done without an error. Lives as long as the job. */
 TANDEM_API const struct tandem_scores *tandem_job_scores(const struct tandem_job *job);
 
@@ -604,8 +632,8 @@ struct tandem_model {
         uint32_t kv_pages_full_idle, kv_pages_window_idle;
         double progress;         /* of loading, 0 to 1 */
         uint64_t resident_bytes; /* of its segments, as they stand in memory now */
-        /* words with spaces between: "completion", "vision", "tools", "thinking", "embedding", "rerank"; "" until the
-         * file's head was read, and from an older daemon */
+        /* words with spaces between: "completion", "vision", "tools", "thinking", "embedding", "rerank", "classify"; ""
+         * until the file's head was read, and from an older daemon */
         const char *capabilities;
         uint64_t modified_s; /* when the file was last written, in seconds since 1970; 0 from an older daemon */
         uint64_t expires_s;  /* when it leaves unless it is used, in seconds since 1970; 0: not by itself */

@@ -119,7 +119,7 @@ static const char *capabilities(const struct tdm_model *model, const struct tdm_
         bool sees;
 
         if (tdm_model_recipe(model)->n_labels > 0)
-                return "rerank";
+                return tdm_model_recipe(model)->tells_classes ? "classify" : "rerank";
         if (tdm_model_recipe(model)->pooling != TDM_POOLING_NONE)
                 return "embedding";
         sees = tdm_model_check_pictures(model, &why_not) == 0;

@@ -31,10 +31,10 @@ static ssize_t encode_text(const struct tdm_job *job, const char *text, size_t s
 {
         const struct tdm_job_prompt *p = &job->prompt;
         unsigned flags = job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL :
-                         job->kind == TDM_JOB_EMBED    ? TDM_TOKENIZE_EOS :
+                         tdm_job_wants_vector(job)     ? TDM_TOKENIZE_EOS :
                                                          0;
 
-        if (job->kind == TDM_JOB_RERANK)
+        if (p->is_pair)
                 return tdm_tokenizer_encode_pair(tokenizer, p->text, p->query_size, p->text + p->query_size,
                                                  p->text_size - p->query_size, budget, ids, capacity, ret_second);
         budget->steps = TDM_ENCODE_STEPS(size);
@@ -43,7 +43,9 @@ static ssize_t encode_text(const struct tdm_job *job, const char *text, size_t s
 
 const char *tdm_job_prompt_name(const struct tdm_job *job)
 {
-        return job->kind == TDM_JOB_RERANK ? "the query with its document" : "the prompt";
+        return job->kind == TDM_JOB_RERANK ? "the query with its document" :
+               tdm_job_wants_vector(job)   ? "the text" :
+                                             "the prompt";
 }
 
 static int check_size(size_t size, const char *what, const struct tdm_hparams *hp, struct tdm_error *err)
@@ -92,7 +94,7 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
                                             &prompt.text, &prompt.size);
         if (r != 0)
                 return r < 0 ? tdm_error_set(err, r, "cannot hold the prompt: %s", strerror(-r)) : r;
-        if (job->kind == TDM_JOB_RERANK)
+        if (job->prompt.is_pair)
                 prompt.size += tdm_tokenizer_pair_bytes(tokenizer);
         capacity = TDM_MIN(prompt.size + 16, (size_t)hp->n_ctx + 1);
         ids = malloc(capacity * sizeof(*ids));

@@ -1,14 +1,40 @@
-/* Jobs whose result is a vector or a score: taking it, and which models make which results. */
+/* Jobs whose result is a vector or scores: taking it, and which models make which results. */
 #include "daemon/jobs/job.h"
 
 #include <math.h>
 
-bool tdm_job_take_vector(struct tdm_job *job, const float *vector, uint32_t width, uint64_t now_ns)
+/* Of length 1 again where numbers were left out. */
+static void norm(float *v, uint32_t n)
 {
-        bool is_score = job->kind == TDM_JOB_RERANK;
-        uint32_t n = is_score ? 1 : job->request.dimensions ? TDM_MIN(job->request.dimensions, width) : width;
-        _cleanup_(freep) float *own = malloc(n * sizeof(*own));
         double sum = 0;
+
+        for (uint32_t i = 0; i < n; i++)
+                sum += (double)v[i] * (double)v[i];
+        for (uint32_t i = 0; i < n && sum > 0; i++)
+                v[i] = (float)((double)v[i] / sqrt(sum));
+}
+
+/* softmax(v), in f64 from the first to the last, rounded to f32 once */
+static void make_probabilities(float *v, uint32_t n)
+{
+        double most = (double)v[0], sum = 0;
+
+        for (uint32_t i = 1; i < n; i++)
+                most = fmax(most, (double)v[i]);
+        for (uint32_t i = 0; i < n; i++)
+                sum += exp((double)v[i] - most);
+        for (uint32_t i = 0; i < n; i++)
+                v[i] = (float)(exp((double)v[i] - most) / sum);
+}
+
+bool tdm_job_take_vector(struct tdm_job *job, const struct tdm_recipe *recipe, struct tdm_labels *labels,
+                         const float *vector, uint32_t width, uint64_t now_ns)
+{
+        uint32_t n = job->kind == TDM_JOB_RERANK   ? 1 :
+                     job->kind == TDM_JOB_CLASSIFY ? TDM_MIN(recipe->n_labels, width) :
+                     job->request.dimensions       ? TDM_MIN(job->request.dimensions, width) :
+                                                     width;
+        _cleanup_(freep) float *own = malloc(n * sizeof(*own));
 
         for (uint32_t i = 0; i < width; i++)
                 if (!isfinite(vector[i]))
@@ -22,49 +48,68 @@ bool tdm_job_take_vector(struct tdm_job *job, const float *vector, uint32_t widt
                 return true;
         }
         memcpy(own, vector, n * sizeof(*own));
-        for (uint32_t i = 0; i < n && n < width && !is_score; i++)
-                sum += (double)own[i] * (double)own[i];
-        for (uint32_t i = 0; i < n && sum > 0; i++)
-                own[i] = (float)((double)own[i] / sqrt(sum));
+        if (job->kind == TDM_JOB_EMBED && n < width)
+                norm(own, n);
+        if (job->kind == TDM_JOB_CLASSIFY && !job->request.raw)
+                make_probabilities(own, n);
+        job->probability = recipe->tells_classes ? !job->request.raw : recipe->n_labels == 2;
+        if (labels)
+                job->labels = tdm_labels_ref(labels);
         job->vector = steal_ptr(&own);
         job->n_vector = n;
         tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
         return true;
 }
 
-/* Whether the model makes what the job wants. */
-static int check_result(const struct tdm_job *job, const struct tdm_recipe *recipe, struct tdm_error *err)
+/* Why the model does not make what the job wants; NULL: it does. */
+static const char *fault_of(const struct tdm_job *job, const struct tdm_recipe *recipe)
 {
-        if (recipe->n_labels > 0 && job->kind != TDM_JOB_RERANK)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "the model ranks documents, and makes no %s; `tandem rerank` asks for it",
-                                     job->kind == TDM_JOB_EMBED ? "vectors" : "text");
-        if (recipe->n_labels == 0 && job->kind == TDM_JOB_RERANK)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "the model makes %s, and ranks no documents: its file has no reranker's head; "
-                                     "take a reranker",
-                                     recipe->pooling == TDM_POOLING_NONE ? "text" : "vectors of texts");
-        if (!tdm_job_wants_vector(job) && recipe->pooling != TDM_POOLING_NONE)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "the model makes vectors of texts and no text; `tandem embed` asks for them");
-        if (job->kind == TDM_JOB_EMBED && recipe->pooling == TDM_POOLING_NONE)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "the model makes text and no vectors: its file names no pooling; take an "
-                                     "embedding model");
-        return 0;
+        bool ranks = recipe->n_labels > 0 && !recipe->tells_classes, makes_text = recipe->pooling == TDM_POOLING_NONE;
+
+        if (ranks && job->kind != TDM_JOB_RERANK)
+                return job->kind == TDM_JOB_EMBED    ? "the model ranks documents, and makes no vectors; `tandem "
+                                                       "rerank` asks for it" :
+                       job->kind == TDM_JOB_CLASSIFY ? "the model ranks documents, and tells no classes apart; `tandem "
+                                                       "rerank` asks for it" :
+                                                       "the model ranks documents, and makes no text; `tandem rerank` "
+                                                       "asks for it";
+        if (recipe->tells_classes && job->kind != TDM_JOB_CLASSIFY)
+                return job->kind == TDM_JOB_EMBED  ? "the model tells classes of texts apart, and makes no vectors; "
+                                                     "`tandem classify` asks for it" :
+                       job->kind == TDM_JOB_RERANK ? "the model tells classes of texts apart, and ranks no documents; "
+                                                     "`tandem classify` asks for it" :
+                                                     "the model tells classes of texts apart, and makes no text; "
+                                                     "`tandem classify` asks for it";
+        if (!ranks && job->kind == TDM_JOB_RERANK)
+                return makes_text ? "the model makes text, and ranks no documents: its file has no reranker's head; "
+                                    "take a reranker" :
+                                    "the model makes vectors of texts, and ranks no documents: its file has no "
+                                    "reranker's head; take a reranker";
+        if (!recipe->tells_classes && job->kind == TDM_JOB_CLASSIFY)
+                return makes_text ? "the model makes text, and tells no classes apart: its file has no head of "
+                                    "several labels; take a classification model" :
+                                    "the model makes vectors of texts, and tells no classes apart: its file has no "
+                                    "head of several labels; take a classification model";
+        if (!tdm_job_wants_vector(job) && !makes_text)
+                return "the model makes vectors of texts and no text; `tandem embed` asks for them";
+        if (job->kind == TDM_JOB_EMBED && makes_text)
+                return "the model makes text and no vectors: its file names no pooling; take an embedding model";
+        return NULL;
 }
 
 int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *recipe, const struct tdm_hparams *hp,
                         uint32_t max_rows, struct tdm_error *err)
 {
-        int r = check_result(job, recipe, err);
+        const char *fault = fault_of(job, recipe);
 
-        if (r != 0 || !tdm_job_wants_vector(job))
-                return r;
+        if (fault)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s", fault);
+        if (!tdm_job_wants_vector(job))
+                return 0;
         if (tdm_recipe_is_whole(recipe) && job->n_ids > max_rows)
-                return tdm_error_set(
-                        err, TDM_E_TOO_LONG, "%s has %u tokens; this model takes it as a whole, of at most %u",
-                        job->kind == TDM_JOB_RERANK ? tdm_job_prompt_name(job) : "the text", job->n_ids, max_rows);
+                return tdm_error_set(err, TDM_E_TOO_LONG,
+                                     "%s has %u tokens; this model takes it as a whole, of at most %u",
+                                     tdm_job_prompt_name(job), job->n_ids, max_rows);
         if (job->request.dimensions > hp->d_model)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "dimensions: %u were asked for, the model's vectors have %u",

@@ -68,13 +68,14 @@ static int copy_pair(struct tdm_job *job, const struct tdm_job_params *p)
         job->prompt.text = malloc(p->query_size + p->text_size + 1);
         if (!job->prompt.text)
                 return -ENOMEM;
-        memcpy(job->prompt.text, p->query, p->query_size);
+        if (p->query_size > 0)
+                memcpy(job->prompt.text, p->query, p->query_size);
         if (p->text_size > 0)
                 memcpy(job->prompt.text + p->query_size, p->text, p->text_size);
         job->prompt.query_size = p->query_size;
         job->prompt.text_size = p->query_size + p->text_size;
         job->prompt.text[job->prompt.text_size] = '\0';
-        job->prompt.is_text = true;
+        job->prompt.is_text = job->prompt.is_pair = true;
         return 0;
 }
 
@@ -197,7 +198,7 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
                                      "the prompt is given more than once (as text, as messages, as ids)");
         if (p->kind == TDM_JOB_RERANK && p->query_size == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the query is empty; give at least one character");
-        if (p->kind != TDM_JOB_EMBED && p->kind != TDM_JOB_RERANK && p->n_ids == 0 && p->n_messages == 0 &&
+        if ((p->kind == TDM_JOB_GENERATE || p->kind == TDM_JOB_SCORE) && p->n_ids == 0 && p->n_messages == 0 &&
             p->text_size == 0 && p->n_picture_files == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the prompt is empty; give at least one character");
         if (p->n_messages > TDM_MAX_CHAT_MESSAGES)
@@ -274,6 +275,7 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         take_sampling(job);
         job->request.sampling.n_top = p->kind == TDM_JOB_GENERATE ? o->top_logprobs : p->n_top;
         job->request.dimensions = p->dimensions;
+        job->request.raw = p->raw;
         job->request.prefill_chunk = o->prefill_chunk;
         job->request.ignore_end = o->ignore_end;
         job->stats.created_ns = tdm_now_ns();
@@ -289,7 +291,7 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 r = copy_ids(job, p->ids, p->n_ids);
         else if (p->n_messages > 0)
                 r = copy_messages(job, p->messages, p->n_messages, o->chat_variables);
-        else if (p->kind == TDM_JOB_RERANK)
+        else if (p->query)
                 r = copy_pair(job, p);
         else
                 r = copy_text(job, p->text, p->text_size);
@@ -367,6 +369,7 @@ void tdm_job_unref(struct tdm_job *job)
         tdm_turn_destroy(job->text.turn);
         free(job->text.room);
         free(job->vector);
+        tdm_labels_unref(job->labels);
         free(job);
 }
 

@@ -16,13 +16,14 @@
 #include "daemon/jobs/turn.h"
 #include "daemon/placement/placement.h"
 #include "engine/chat/chat.h"
+#include "engine/model/labels.h"
 
 #define TDM_MAX_CHAT_MESSAGES 4096u
 #define TDM_MAX_CHAT_CALLS 4096u       /* in all messages */
 #define TDM_PROMPT_BYTES_PER_TOKEN 64u /* a text with more bytes than this for each position cannot fit */
 #define TDM_IMPLICIT_MAX_TOKENS 4096u  /* max_tokens 0 means the rest of the context, but at most these many */
 
-enum tdm_job_kind { TDM_JOB_GENERATE, TDM_JOB_SCORE, TDM_JOB_EMBED, TDM_JOB_RERANK };
+enum tdm_job_kind { TDM_JOB_GENERATE, TDM_JOB_SCORE, TDM_JOB_EMBED, TDM_JOB_RERANK, TDM_JOB_CLASSIFY };
 enum tdm_job_priority { TDM_JOB_INTERACTIVE, TDM_JOB_BACKGROUND };
 enum tdm_job_state {
         TDM_JOB_QUEUED,
@@ -131,8 +132,11 @@ struct tdm_job_params {
         /* Files of pictures that stand in text or messages, of a generate job. Copied. */
         const struct tdm_picture_file *picture_files;
         size_t n_picture_files;
-        const char *query; /* of a rerank job, whose text is the document; it may be empty. Copied. */
+        /* Of a rerank job, whose text is the document; it may be empty. Of a classify job the first text of a pair, whose
+         * second one is the text; NULL: it is no pair. Copied. */
+        const char *query;
         size_t query_size;
+        bool raw;                       /* of a classify job: what the head gives, and no probabilities */
         struct tdm_job_options options; /* checked by tdm_job_new() */
         uint32_t n_top;                 /* of a score job: alternatives for each position, at most TDM_MAX_TOP */
         uint32_t dimensions;            /* of an embed job: numbers of the vector; 0: all that the model has */
@@ -152,6 +156,7 @@ struct tdm_job_request {
         bool ignore_end;
         bool implicit_limit;  /* the client gave no max_tokens */
         uint32_t dimensions;  /* of an embed job */
+        bool raw;             /* of a classify job */
         uint64_t deadline_ns; /* 0: none */
 };
 
@@ -159,14 +164,14 @@ struct tdm_job_request {
 struct tdm_job_prompt {
         char *text;
         size_t text_size;
-        size_t query_size;                 /* of a rerank job: that much of the text is the query */
+        size_t query_size;                 /* of a pair: that much of the text is the first one, or the query */
         struct tdm_chat_message *messages; /* texts lie in text */
         size_t n_messages;
         struct tdm_chat_call *calls; /* of all messages */
         size_t n_calls;
         struct tdm_chat_text variables; /* for the template; lies in text */
         struct tdm_picture_files pictures;
-        bool is_text, is_chat;
+        bool is_text, is_pair, is_chat;
         bool goes_on;  /* a chat whose last message is the assistant's: the model goes on with it */
         bool encoding; /* a thread reads the text: the loop may not */
         bool encoded;
@@ -250,9 +255,12 @@ struct tdm_job {
         uint32_t max_tokens;  /* asked for; after prepare: the limit */
         uint32_t generated;
         struct tdm_job_text text;
-        float *vector; /* [n_vector], of an embed job that ended without an error; of a rerank job the score */
+        /* [n_vector], of an embed job that ended without an error; of a rerank job the score, of a classify job those of
+         * all classes */
+        float *vector;
         uint32_t n_vector;
-        bool probability; /* of a score: it is one */
+        bool probability;          /* of scores: they are such */
+        struct tdm_labels *labels; /* of a classify job: of its scores; NULL: there are none */
 
         enum tdm_job_state state;
         bool accepted;
@@ -280,12 +288,12 @@ static inline uint32_t tdm_job_thinking_tokens(const struct tdm_job *job)
         return job->text.turn ? tdm_turn_thinking_tokens(job->text.turn) : job->earlier_thinking_tokens;
 }
 
-/* "the prompt", or what a rerank job has in its place; for messages. */
+/* "the prompt", or what other jobs have in its place; for messages. */
 const char *tdm_job_prompt_name(const struct tdm_job *job);
-/* Its result is a vector, or a score in the place of one. */
+/* Its result is a vector, or scores in the place of one. */
 static inline bool tdm_job_wants_vector(const struct tdm_job *job)
 {
-        return job->kind == TDM_JOB_EMBED || job->kind == TDM_JOB_RERANK;
+        return job->kind == TDM_JOB_EMBED || job->kind == TDM_JOB_RERANK || job->kind == TDM_JOB_CLASSIFY;
 }
 
 static inline bool tdm_job_has_grammar(const struct tdm_job *job)
@@ -326,8 +334,10 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
 bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns,
                         struct tdm_job_token *ret_token);
 /* Takes a text's vector of length 1: its first numbers, made that long again where not all are wanted. Of a rerank job
- * the first number is the score. False: it has a number that is none, and nothing happened. */
-bool tdm_job_take_vector(struct tdm_job *job, const float *vector, uint32_t width, uint64_t now_ns);
+ * the first number is the score, of a classify job the first ones are those of the head. False: it has a number that is
+ * none, and nothing happened. labels: of a model that tells classes apart; NULL: it does not. */
+bool tdm_job_take_vector(struct tdm_job *job, const struct tdm_recipe *recipe, struct tdm_labels *labels,
+                         const float *vector, uint32_t width, uint64_t now_ns);
 /* Whether a model with this recipe does what the job asks; max_rows: of a step. The pictures of a job are another
  * matter: what a step may have of them is checked by the scheduler. TDM_E_UNSUPPORTED, TDM_E_TOO_LONG,
  * TDM_E_BAD_REQUEST. After prepare. */

@@ -59,6 +59,7 @@ void tdm_model_metadata_free(struct tdm_model_metadata *m)
         tdm_model_metadata_trim(m);
         tdm_chat_destroy(m->chat);
         tdm_tokenizer_destroy(m->tokenizer);
+        tdm_labels_unref(m->labels);
         tdm_model_parts_free(m->parts);
         tdm_model_projector_free(m->projector);
         tdm_vocabulary_unref(m->vocabulary);
@@ -76,6 +77,8 @@ uint64_t tdm_model_metadata_bytes(const struct tdm_model_metadata *m)
                 bytes += tdm_tokenizer_memory(m->tokenizer);
         if (m->chat)
                 bytes += tdm_chat_memory(m->chat);
+        if (m->labels)
+                bytes += m->labels->bytes;
         return bytes;
 }
 
@@ -220,6 +223,12 @@ static int read_metadata(struct tdm_model_load *l)
                           0;
         if (r < 0)
                 return tdm_error_set(&l->err, r, "out of memory for the vision tower's description");
+        if (m->description.recipe.tells_classes) {
+                r = tdm_labels_new(&m->labels, m->gguf, m->description.recipe.architecture,
+                                   m->description.recipe.n_labels, &l->err);
+                if (r != 0)
+                        return r;
+        }
         tdm_recommended_read(m->gguf, &m->recommended, &m->description.notes);
         m->n_parameters = tdm_parameters_count(m->gguf);
         tdm_quantisation_describe(&m->description, m->quantisation, sizeof(m->quantisation));

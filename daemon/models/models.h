@@ -20,6 +20,7 @@
 #include "daemon/models/pictures.h"
 #include "engine/chat/chat.h"
 #include "engine/grammar/grammar.h"
+#include "engine/model/labels.h"
 #include "engine/sampling/recommended.h"
 #include "engine/weights/weights.h"
 
@@ -62,6 +63,7 @@ struct tdm_model_metadata {
         struct tdm_model_projector *projector; /* NULL: there is no file of one beside the model's (pictures.h) */
         struct tdm_tokenizer *tokenizer;
         struct tdm_chat *chat;
+        struct tdm_labels *labels; /* NULL: it tells no classes apart */
         struct tdm_recommended recommended;
         char architecture[32];
         uint64_t n_parameters; /* weights of all tensors */

@@ -48,8 +48,9 @@ static int take_vector(struct tdm_scheduler *s, const struct lane *lane, uint32_
                 return -ENOMEM;
         memcpy(copy, from, width * sizeof(*copy));
         __asm__ volatile("" ::: "memory"); /* the compiler reads the copy, and not the original again */
-        fs->seq->job->probability = tdm_model_recipe(fs->seq->job->model)->n_labels == 2;
-        return tdm_job_take_vector(fs->seq->job, copy, width, now) ? 0 : -EPROTO;
+        return tdm_job_take_vector(fs->seq->job, tdm_model_recipe(model), model->metadata->labels, copy, width, now) ?
+                       0 :
+                       -EPROTO;
 }
 
 /* Copies a result and checks the copy, because the worker is not trusted. */

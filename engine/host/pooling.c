@@ -1,6 +1,6 @@
 /* From the rows of texts to their vectors: the final norm of each row where there is one, the pooling, a pair of
  * matrices where the model has one, and the length 1. A reranker has its head in place of that pair, and the vector's
- * first number is the score.
+ * first number is the score. So has a model that tells classes apart, and the first numbers are the head's.
  *
  * A text's vector depends on its rows alone. ORDER of the mean: from the first position to the last, in f64, then
  * times 1 / n in f64, rounded to f32 once. The square of the length is summed as norms sum it (kernels.h). A vector
@@ -25,7 +25,7 @@ struct tdm_pooler {
         struct tdm_pool *pool;
         const struct tdm_kernels *kernels;
         const float *output_norm; /* NULL: none */
-        /* Behind the pooling: the pair, or a reranker's matrix before its head and the head. matrix.rows 0: none. */
+        /* Behind the pooling: the pair, or the matrix before a head and the head. matrix.rows 0: none. */
         struct weight first, second;
         uint32_t width; /* of what is between them */
         uint32_t max_vectors, stride;
@@ -64,7 +64,7 @@ static void take_matrices(struct tdm_pooler *p, enum tdm_act wanted)
 {
         if (p->recipe->n_labels > 0) {
                 p->width = p->hp->d_model;
-                if (p->recipe->has_label_dense)
+                if (p->recipe->label_dense)
                         take_matrix(p->weights, TDM_TENSOR_LABEL_DENSE, wanted, &p->first);
                 p->first.bias = pooler_vector(p->weights, TDM_TENSOR_LABEL_DENSE_BIAS);
                 take_matrix(p->weights, TDM_TENSOR_LABELS, wanted, &p->second);
@@ -183,28 +183,30 @@ static void measure_square(void *arg, unsigned index, unsigned thread)
                 atomic_store_explicit(&job->bad_row, job->step->logits[index].row, memory_order_relaxed);
 }
 
-static void tanh_of_text(void *arg, unsigned index, unsigned thread)
+static void activate_text(void *arg, unsigned index, unsigned thread)
 {
         const struct tdm_pooler *p = ((const struct job *)arg)->p;
         float *y = p->middle + (size_t)index * p->width;
 
         for (uint32_t i = 0; i < p->width; i++)
-                y[i] = (float)tanh((double)y[i]);
+                y[i] = p->recipe->label_dense == TDM_LABEL_DENSE_RELU ? TDM_MAX(y[i], 0.0f) : (float)tanh((double)y[i]);
 }
 
-/* The score becomes the vector's first number, and all others 0. */
+/* The score, or what the head gives of each class, becomes the vector's first numbers, and all others 0. */
 static void score_text(void *arg, unsigned index, unsigned thread)
 {
         struct job *job = arg;
         const struct tdm_recipe *recipe = job->p->recipe;
-        uint32_t d = job->p->hp->d_model;
-        float *z = job->vectors + (size_t)index * d, score = z[0];
+        uint32_t d = job->p->hp->d_model, n = recipe->tells_classes ? recipe->n_labels : 1;
+        float *z = job->vectors + (size_t)index * d;
+        bool fine = true;
 
-        if (recipe->n_labels == 2)
-                score = (float)(1 / (1 + exp((double)z[!recipe->label] - (double)z[recipe->label])));
-        memset(z, 0, d * sizeof(*z));
-        z[0] = score;
-        if (!isfinite(score))
+        if (!recipe->tells_classes && recipe->n_labels == 2)
+                z[0] = (float)(1 / (1 + exp((double)z[!recipe->label] - (double)z[recipe->label])));
+        memset(z + n, 0, (d - n) * sizeof(*z));
+        for (uint32_t i = 0; i < n; i++)
+                fine = fine && isfinite(z[i]);
+        if (!fine)
                 atomic_store_explicit(&job->bad_row, job->step->logits[index].row, memory_order_relaxed);
 }
 
@@ -230,7 +232,7 @@ int tdm_pooler_run(struct tdm_pooler *p, const struct tdm_step *step, const floa
         if (has_first)
                 weight_apply(p, &p->first, n, vectors, d, p->middle, p->width);
         if (has_first && p->recipe->n_labels > 0)
-                tdm_pool_run(p->pool, n, tanh_of_text, &job);
+                tdm_pool_run(p->pool, n, activate_text, &job);
         if (p->width > 0)
                 weight_apply(p, &p->second, n, has_first ? p->middle : vectors, p->width, vectors, d);
         tdm_pool_run(p->pool, n, p->recipe->n_labels > 0 ? score_text : measure_square, &job);

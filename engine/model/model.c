@@ -4,6 +4,7 @@
  * here: finding the architecture, the vocabulary's size, and the tensors. Whether a tensor's type can be computed with
  * is decided by engine/weights/weights.h. */
 #include <inttypes.h>
+#include "engine/model/labels.h"
 #include "engine/model/private.h"
 
 #define ADDRESS(name) &tdm_architecture_##name,
@@ -155,14 +156,40 @@ static int find_yes(const struct tdm_gguf *g, const struct tdm_architecture *a)
         return -1;
 }
 
-/* A reranker's head. It reads the first row of a text, or the last one where rows do not see those behind them. */
+static int get_classes(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_model_description *d,
+                       uint64_t n, struct tdm_error *err)
+{
+        struct tdm_labels *labels = NULL;
+        int r;
+
+        if (!d->recipe.is_bidirectional)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "its head tells %" PRIu64
+                                     " classes apart, in models that make text only rerankers' heads are supported: of "
+                                     "one number, or of \"yes\" and \"no\" (key %s.classifier.output_labels)",
+                                     n, a->name);
+        if (n < 2 || n > d->hparams.d_model)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "its head tells %" PRIu64
+                                     " classes apart, 2 to %u are supported, which is the model's width (tensor "
+                                     "cls.output.weight)",
+                                     n, d->hparams.d_model);
+        r = tdm_labels_new(&labels, g, a->name, (uint32_t)n, err); /* whether they can be told */
+        tdm_labels_unref(labels);
+        d->recipe.tells_classes = 1;
+        return r;
+}
+
+/* The head of a reranker or of one that tells classes apart. It reads the first row of a text, or the last one where
+ * rows do not see those behind them. Of DistilBERT's files there is no embedding of token types, which BERT and RoBERTa
+ * have, and their classifier has another activation; no key says so. */
 static int get_labels(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_model_description *d,
                       struct tdm_error *err)
 {
         const struct tdm_gguf_tensor *head = find_kind(g, TDM_TENSOR_LABELS);
         struct tdm_recipe *recipe = &d->recipe;
         struct tdm_gguf_string form;
-        int yes = 0;
+        int yes = 0, r = 0;
 
         if (!head)
                 return tdm_error_set(err, TDM_E_BAD_MODEL,
@@ -172,20 +199,20 @@ static int get_labels(const struct tdm_gguf *g, const struct tdm_architecture *a
         if (head->dims[1] == 2)
                 yes = find_yes(g, a);
         if (head->dims[1] < 1 || head->dims[1] > 2 || yes < 0)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "its head tells %" PRIu64
-                                     " classes apart, only rerankers' heads are supported: of one number, or of "
-                                     "\"yes\" and \"no\" (key %s.classifier.output_labels)",
-                                     head->dims[1], a->name);
+                r = get_classes(g, a, d, head->dims[1], err);
+        if (r != 0)
+                return r;
         if (!recipe->is_bidirectional && tdm_gguf_get_string(g, "tokenizer.chat_template.rerank", &form) < 0)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "the key tokenizer.chat_template.rerank is missing, which says how a query and a "
                                      "document are put together");
         recipe->pooling = recipe->is_bidirectional ? TDM_POOLING_FIRST : TDM_POOLING_LAST;
         recipe->n_labels = (uint32_t)head->dims[1];
-        recipe->label = (uint32_t)yes;
-        recipe->has_label_dense = find_kind(g, TDM_TENSOR_LABEL_DENSE) != NULL;
-        if (recipe->is_bidirectional && !recipe->has_label_dense)
+        recipe->label = (uint32_t)TDM_MAX(yes, 0);
+        if (find_kind(g, TDM_TENSOR_LABEL_DENSE))
+                recipe->label_dense = recipe->is_bidirectional && recipe->n_token_types == 0 ? TDM_LABEL_DENSE_RELU :
+                                                                                               TDM_LABEL_DENSE_TANH;
+        else if (recipe->is_bidirectional)
                 tdm_note_add(&d->notes, "its head has no tensor cls.weight, since converters leave the pooler of BERT "
                                         "out; scores are then not those of its makers");
         return 0;

@@ -242,13 +242,17 @@ static int check_centered(const struct tdm_recipe *recipe, const struct tdm_hpar
         return fits ? 0 : bad(err, "norms that take the mean off where none is known to");
 }
 
-static int check_labels(const struct tdm_recipe *recipe, struct tdm_error *err)
+static int check_labels(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
 {
         bool has_row = recipe->pooling == TDM_POOLING_FIRST || recipe->pooling == TDM_POOLING_LAST;
 
-        if (recipe->n_labels > 2 || recipe->has_label_dense > 1 || recipe->label >= TDM_MAX(recipe->n_labels, 1u))
+        /* Classes take the place of a vector, so there are not more of them than it has numbers. */
+        if (recipe->tells_classes > 1 || recipe->label_dense > TDM_LABEL_DENSE_RELU ||
+            recipe->n_labels > (recipe->tells_classes ? hp->d_model : 2) ||
+            (recipe->tells_classes && (recipe->n_labels < 2 || recipe->label > 0)) ||
+            recipe->label >= TDM_MAX(recipe->n_labels, 1u))
                 return bad(err, "labels of an impossible number");
-        if (recipe->n_labels == 0 && recipe->has_label_dense)
+        if (recipe->n_labels == 0 && recipe->label_dense)
                 return bad(err, "a matrix before a head without labels");
         if (recipe->n_labels > 0 && (!has_row || recipe->dense_width))
                 return bad(err, "labels of what is no single row");
@@ -296,7 +300,7 @@ int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *
                 return bad(err, "more kinds of RoPE than there may be");
         if ((r = tdm_keys_check_recipe(recipe, hp, err)) || (r = check_residual(recipe, hp, err)) ||
             (r = check_pooling(recipe, hp, err)) || (r = check_centered(recipe, hp, err)) ||
-            (r = check_labels(recipe, err)) || (r = check_encoder(recipe, hp, err)))
+            (r = check_labels(recipe, hp, err)) || (r = check_encoder(recipe, hp, err)))
                 return r;
         for (uint32_t i = 0; i < TDM_MAX_ROPES; i++) {
                 if (i < recipe->n_ropes && (r = check_rope(&recipe->ropes[i], err)))

@@ -50,10 +50,11 @@
  * The head: logit_scale Woutput RMS(x), soft-capped. A model with a pooling has none: RMS(x) of a text's rows is made
  * one vector v, then v = Wdense3 (Wdense2 v) where there is such a pair, then v is brought to the length 1.
  *
- * A model with labels makes of v how well a document answers a query, and no vector. With z of n_labels numbers:
+ * A model with labels makes of v how well a document answers a query, or of which class a text is, and no vector. With
+ * z of n_labels numbers:
  *
- *   v = tanh(Wcls v + b), where has_label_dense; z = Wclsout v (+ b); the score is z where there is one label, and
- *   softmax(z) of `label` where there are two
+ *   v = a(Wcls v + b), where label_dense is there; z = Wclsout v (+ b); the score is z where there is one label, and
+ *   softmax(z) of `label` where there are two. Where tells_classes, all of z is the result
  *
  * With TDM_NORMS_OF_SUMS, LN(x) = (x - mean(x)) / sqrt(variance(x) + norm_eps) times a gain, plus a bias:
  *
@@ -229,6 +230,13 @@ enum tdm_pooling {
         TDM_POOLING_LAST = 3
 };
 
+/* What stands before the head of a model with labels: a matrix with this activation a. */
+enum tdm_label_dense {
+        TDM_LABEL_DENSE_NONE = 0,
+        TDM_LABEL_DENSE_TANH = 1, /* BERT's pooler, RoBERTa's classifier.dense */
+        TDM_LABEL_DENSE_RELU = 2  /* DistilBERT's pre_classifier */
+};
+
 /* What the norms are, and of what. */
 enum tdm_norm_kind {
         TDM_NORMS_RMS = 0, /* of what goes into a block and of what comes out, and one at the end */
@@ -258,9 +266,10 @@ struct tdm_recipe {
         uint32_t per_layer_width;  /* of a token's own input to each layer; 0: none */
         uint32_t pooling;          /* enum tdm_pooling */
         uint32_t dense_width;      /* of what is between the two matrices behind the pooling; 0: there are none */
-        uint32_t n_labels;         /* numbers of a reranker's head: 1 or 2; 0: it makes vectors, or text */
-        uint32_t label;            /* which of two is the one of a document that answers; else 0 */
-        uint32_t has_label_dense;  /* a matrix and tanh before the head */
+        uint32_t n_labels;         /* numbers of the head behind the pooling; 0: it makes vectors, or text */
+        uint32_t tells_classes;    /* the head tells n_labels classes of texts apart; else it ranks, and has 1 or 2 */
+        uint32_t label;            /* which of a reranker's two is the one of a document that answers; else 0 */
+        uint32_t label_dense;      /* enum tdm_label_dense */
         uint32_t is_bidirectional; /* attention: rows see those behind them too; only with a pooling */
         uint32_t norm_kind;        /* enum tdm_norm_kind */
         uint32_t ffn;              /* enum tdm_ffn; without a gate the layers' activation is TDM_ACTIVATION_GELU_TANH */
@@ -272,9 +281,9 @@ struct tdm_recipe {
 };
 
 /* Goes up with every change of what a recipe's bytes mean: it is part of TDM_WEIGHTS_ABI. */
-#define TDM_RECIPE_LAYOUT 10u
+#define TDM_RECIPE_LAYOUT 11u
 static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 112 &&
-                      sizeof(struct tdm_recipe) == 120 + 48 * TDM_MAX_ROPES + 112 * TDM_MAX_LAYERS,
+                      sizeof(struct tdm_recipe) == 124 + 48 * TDM_MAX_ROPES + 112 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Numbers that a row carries from block to block: its streams; behind them, where the residual is not plain, what lies

@@ -444,7 +444,7 @@ static bool tensor_is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe 
                 return recipe->dense_width > 0;
         case TDM_TENSOR_LABEL_DENSE:
         case TDM_TENSOR_LABEL_DENSE_BIAS:
-                return recipe->has_label_dense;
+                return recipe->label_dense != TDM_LABEL_DENSE_NONE;
         case TDM_TENSOR_LABELS:
         case TDM_TENSOR_LABELS_BIAS:
                 return recipe->n_labels > 0;

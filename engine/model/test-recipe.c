@@ -45,6 +45,11 @@ static void hostile_numbers(void **state)
         reranker.n_labels = 2;
         reranker.label = 1;
         assert_int_equal(tdm_recipe_check(&reranker, &hp, NULL), 0);
+        reranker.label = 0;
+        reranker.tells_classes = 1;
+        reranker.n_labels = hp.d_model;
+        reranker.label_dense = TDM_LABEL_DENSE_RELU;
+        assert_int_equal(tdm_recipe_check(&reranker, &hp, NULL), 0);
         REFUSED(r.architecture[0] = 0);
         REFUSED(memset(r.architecture, 'x', sizeof(r.architecture)));
         REFUSED(r.norm_eps = 0);
@@ -53,8 +58,14 @@ static void hostile_numbers(void **state)
         REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 3));
         REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 1, r.label = 1));
         REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 2, r.label = UINT32_MAX));
-        REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 1, r.has_label_dense = 2));
-        REFUSED((r.pooling = TDM_POOLING_LAST, r.has_label_dense = 1));
+        REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 1, r.label_dense = 3));
+        REFUSED((r.pooling = TDM_POOLING_LAST, r.label_dense = 1));
+        REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 1, r.tells_classes = 1));
+        REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 2, r.tells_classes = 2));
+        REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 3, r.tells_classes = 1, r.label = 1));
+        REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = hp.d_model + 1, r.tells_classes = 1));
+        REFUSED((r.pooling = TDM_POOLING_MEAN, r.n_labels = 3, r.tells_classes = 1));
+        REFUSED(r.tells_classes = 1);
         REFUSED((r.pooling = TDM_POOLING_LAST, r.n_labels = 1, r.dense_width = 32));
         REFUSED(r.norm_eps = NAN);
         REFUSED(r.embed_scale = INFINITY);

@@ -1,179 +1,81 @@
 /* tandem rerank: how well documents answer a query, the best first. */
 #include "client-lib/cli/cli.h"
 
-#include <inttypes.h>
-
-#define AT_ONCE 32u /* documents that are with the daemon at one time; it has a bound for each user */
 #define MAX_TEXTS 4096u
-#define MAX_DOCUMENTS 65536u
 
 struct rerank_options {
         const char *model, *file;
         bool with_text;
 };
 
-struct document {
-        const char *text;
-        size_t size, index;
-        double score;
+struct score {
+        double value;
+        size_t index; /* of the document */
 };
 
-struct documents {
-        struct document *items; /* [n] */
-        size_t n, capacity;
+struct ranking {
+        const struct rerank_options *given;
+        const char *query;
+        struct score *scores; /* of each document */
 };
 
 extern const struct command command_rerank;
 
-static void free_jobs(struct tandem_job **jobs, size_t n)
+static int start_document(void *userdata, struct tandem *tandem, const struct text *text,
+                          const struct tandem_callbacks *callbacks, void *progress, struct tandem_job **ret,
+                          struct tandem_error *err)
 {
-        for (size_t i = 0; i < n; i++)
-                tandem_job_free(jobs[i]);
-}
-
-static void documents_free(struct documents *d)
-{
-        free(d->items);
-}
-
-static bool documents_add(struct documents *d, const char *text, size_t size)
-{
-        struct document *items;
-
-        if (d->n == MAX_DOCUMENTS) {
-                complain("there are more than %u documents; rank them in parts", MAX_DOCUMENTS);
-                return false;
-        }
-        if (d->n == d->capacity) {
-                size_t capacity = d->capacity ? 2 * d->capacity : 64;
-
-                items = realloc(d->items, capacity * sizeof(*items));
-                if (!items) {
-                        complain("no memory for the documents");
-                        return false;
-                }
-                d->items = items;
-                d->capacity = capacity;
-        }
-        d->items[d->n] = (struct document){ .text = text, .size = size, .index = d->n };
-        d->n++;
-        return true;
-}
-
-/* Each line that is not empty is a document. */
-static bool documents_add_lines(struct documents *d, const char *text, size_t size)
-{
-        for (size_t at = 0, end; at < size; at = end + 1) {
-                const char *newline = memchr(text + at, '\n', size - at);
-
-                end = newline ? (size_t)(newline - text) : size;
-                if (end > at && !documents_add(d, text + at, end - at))
-                        return false;
-        }
-        return true;
-}
-
-/* Some documents at once. An exit status; -1: the daemon says in *err why not. */
-static int ask_scores(struct tandem *tandem, const struct rerank_options *given, const char *query,
-                      struct document *documents, size_t n, struct tandem_error *err)
-{
-        struct run_progress progress = { .model = given->model };
-        struct tandem_job *jobs[AT_ONCE] = { NULL };
+        const struct ranking *ranking = userdata;
         struct tandem_rerank_options options;
-        struct tandem_callbacks callbacks;
-        enum run_outcome outcome;
-        int status = 0;
 
-        tandem_callbacks_init(&callbacks);
-        callbacks.on_progress = run_show_progress;
         tandem_rerank_options_init(&options);
-        options.model = cli_model(tandem, given->model);
-        options.query = query;
-        for (size_t i = 0; i < n; i++) {
-                options.document = documents[i].text;
-                options.document_size = documents[i].size;
-                if (tandem_rerank(tandem, &options, &callbacks, &progress, &jobs[i], err) != TANDEM_OK) {
-                        free_jobs(jobs, i);
-                        return -1;
-                }
-        }
-        outcome = run_jobs(tandem, jobs, n, SIGNAL_CANCEL);
-        if (outcome == RUN_INTERRUPTED)
-                status = EXIT_INTERRUPTED;
-        else if (outcome == RUN_OUTPUT_GONE)
-                status = EXIT_FAILED;
-        for (size_t i = 0; i < n && status == 0; i++) {
-                const struct tandem_result *result = tandem_job_result(jobs[i]);
-                size_t n_numbers;
-
-                if (result->reason == TANDEM_REASON_ERROR) {
-                        *err = result->error;
-                        status = -1;
-                } else if (result->reason == TANDEM_REASON_CANCELLED) {
-                        status = complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
-                } else {
-                        documents[i].score = (double)tandem_job_vector(jobs[i], &n_numbers)[0];
-                }
-        }
-        free_jobs(jobs, n);
-        return status;
+        options.model = cli_model(tandem, ranking->given->model);
+        options.query = ranking->query;
+        options.document = text->data;
+        options.document_size = text->size;
+        return tandem_rerank(tandem, &options, callbacks, progress, ret, err);
 }
 
-static int rank_documents(struct cli *cli, struct tandem **tandem, const struct rerank_options *given,
-                          const char *query, struct documents *d)
+static void take_score(void *userdata, size_t index, const struct tandem_job *job)
 {
-        struct tandem_error err;
-        bool anew = false;
-        int status = 0;
+        size_t n;
 
-        for (size_t i = 0; i < d->n && status == 0; i += AT_ONCE) {
-                do
-                        status = ask_scores(*tandem, given, query, d->items + i, TDM_MIN(d->n - i, (size_t)AT_ONCE),
-                                            &err);
-                while (status < 0 && cli_connect_anew(cli, tandem, &err, &anew));
-        }
-        return status < 0 ? complain_model(&err, given->model) : status;
+        ((struct ranking *)userdata)->scores[index] = (struct score){ (double)tandem_job_vector(job, &n)[0], index };
+}
+
+static void ranking_deinit(struct ranking *ranking)
+{
+        free(ranking->scores);
 }
 
 /* The best first; of equals that which came first. */
-static int document_compare(const void *a, const void *b)
+static int score_compare(const void *a, const void *b)
 {
-        const struct document *x = a, *y = b;
+        const struct score *x = a, *y = b;
 
-        return x->score != y->score ? (x->score < y->score) - (x->score > y->score) :
+        return x->value != y->value ? (x->value < y->value) - (x->value > y->value) :
                                       (x->index > y->index) - (x->index < y->index);
 }
 
-/* Nothing in it is a line's end, a tab, or a command to a terminal. */
-static void add_printable(struct buf *b, const char *text, size_t size)
-{
-        for (size_t i = 0; i < size; i++) {
-                unsigned char c = (unsigned char)text[i], next = i + 1 < size ? (unsigned char)text[i + 1] : 0;
-                bool is_control = c < 0x20 || c == 0x7f || (c == 0xc2 && next >= 0x80 && next < 0xa0);
-
-                buf_add(b, is_control ? "?" : &text[i], 1);
-                i += is_control && c == 0xc2;
-        }
-}
-
-static int print_ranks(const struct documents *d, bool with_text)
+static int print_ranks(const struct ranking *ranking, const struct texts *documents)
 {
         _cleanup_(buf_freep) struct buf b = { 0 };
 
-        for (size_t i = 0; i < d->n; i++) {
-                const struct document *document = &d->items[i];
+        for (size_t i = 0; i < documents->n; i++) {
+                const struct score *score = &ranking->scores[i];
+                const struct text *document = &documents->items[score->index];
 
-                if (with_text) {
-                        buf_printf(&b, "%zu\t%.9g\t", i + 1, document->score);
-                        add_printable(&b, document->text, document->size);
+                if (ranking->given->with_text) {
+                        buf_printf(&b, "%zu\t%.9g\t", i + 1, score->value);
+                        texts_add_printable(&b, document->data, document->size);
                         buf_puts(&b, "\n");
                 } else {
-                        buf_printf(&b, "%s{\"index\":%zu,\"score\":", i ? "," : "[", document->index);
-                        json_number(&b, document->score);
+                        buf_printf(&b, "%s{\"index\":%zu,\"score\":", i ? "," : "[", score->index);
+                        json_number(&b, score->value);
                         buf_puts(&b, "}");
                 }
         }
-        if (!with_text)
+        if (!ranking->given->with_text)
                 buf_puts(&b, "]\n");
         if (b.failed)
                 return complain("no memory for the ranks");
@@ -184,9 +86,10 @@ static int print_ranks(const struct documents *d, bool with_text)
 static int run_rerank(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
-        _cleanup_(documents_free) struct documents documents = { 0 };
+        _cleanup_(texts_free) struct texts documents = { 0 };
         _cleanup_(buf_freep) struct buf input = { 0 };
         struct rerank_options given = { 0 };
+        _cleanup_(ranking_deinit) struct ranking ranking = { .given = &given };
         const char *texts[1 + MAX_TEXTS];
         bool fits = true;
         unsigned n;
@@ -203,10 +106,10 @@ static int run_rerank(struct cli *cli, int argc, char **argv)
         if (n == 1 || (n == 2 && strcmp(texts[1], "-") == 0)) {
                 if (!read_all(given.file ? given.file : "-", MAX_INPUT_BYTES, &input))
                         return EXIT_FAILED;
-                fits = documents_add_lines(&documents, input.data ? input.data : "", input.size);
+                fits = texts_add_lines(&documents, input.data ? input.data : "", input.size);
         }
         for (unsigned i = 1; i < n && !input.data && fits; i++)
-                fits = documents_add(&documents, texts[i], strlen(texts[i]));
+                fits = texts_add(&documents, texts[i], strlen(texts[i]));
         if (!fits)
                 return EXIT_FAILED;
         if (documents.n == 0)
@@ -214,11 +117,16 @@ static int run_rerank(struct cli *cli, int argc, char **argv)
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;
-        status = rank_documents(cli, &tandem, &given, texts[0], &documents);
+        ranking.query = texts[0];
+        ranking.scores = calloc(documents.n, sizeof(*ranking.scores));
+        if (!ranking.scores)
+                return complain("no memory for the scores");
+        status = texts_ask(cli, &tandem, &documents,
+                           &(struct text_jobs){ given.model, &ranking, start_document, take_score });
         if (status != 0)
                 return status;
-        qsort(documents.items, documents.n, sizeof(documents.items[0]), document_compare);
-        return print_ranks(&documents, given.with_text);
+        qsort(ranking.scores, documents.n, sizeof(ranking.scores[0]), score_compare);
+        return print_ranks(&ranking, &documents);
 }
 
 static const struct arg args[] = {

@@ -39,7 +39,8 @@ struct shown {
         bool makes_text;
         bool makes_vectors; /* of texts, each read in one piece */
         bool ranks;         /* documents by a query, the same */
-        bool lacks_pooler;  /* a reranker's matrix before its head, which converters leave out */
+        uint32_t n_classes; /* of texts that it tells apart; 0: none */
+        bool lacks_pooler;  /* the matrix before a head, which converters leave out */
         bool lacks_pair;    /* the matrices behind the pooling, which converters leave out unless told otherwise */
         struct tdm_hparams hparams;
         struct tdm_recommended recommended;
@@ -259,9 +260,10 @@ static void examine_model(struct shown *s, const struct tdm_gguf *gguf)
         if (s->runs) {
                 s->hparams = d.hparams;
                 s->makes_text = d.recipe.pooling == TDM_POOLING_NONE;
-                s->ranks = d.recipe.n_labels > 0;
-                s->lacks_pooler = s->ranks && d.recipe.is_bidirectional && !d.recipe.has_label_dense;
-                s->makes_vectors = !s->makes_text && !s->ranks;
+                s->ranks = d.recipe.n_labels > 0 && !d.recipe.tells_classes;
+                s->n_classes = d.recipe.tells_classes ? d.recipe.n_labels : 0;
+                s->lacks_pooler = d.recipe.n_labels > 0 && d.recipe.is_bidirectional && !d.recipe.label_dense;
+                s->makes_vectors = !s->makes_text && d.recipe.n_labels == 0;
                 s->lacks_pair = strcmp(s->architecture, "gemma-embedding") == 0 && d.recipe.dense_width == 0;
                 count_cache(s);
         }
@@ -435,6 +437,13 @@ static void print_form(const struct tdm_chat_form *form)
         out_printf("%-14s%s%s%s\n", "tools", words, form->why[0] ? ": " : "", term_safe(form->why));
 }
 
+static const char *lacking(const struct shown *s)
+{
+        return s->lacks_pooler ? ". The file lacks the tensor cls.weight, BERT's pooler, so its scores are not those "
+                                 "of its makers" :
+                                 "";
+}
+
 static void print_shown(const struct shown *s)
 {
         const struct tdm_hparams *hp = &s->hparams;
@@ -469,10 +478,10 @@ static void print_shown(const struct shown *s)
                                            "those of its makers" :
                                            "");
         else if (s->ranks)
-                out_printf("%-14sranks of documents (tandem rerank), and no text%s\n", "makes",
-                           s->lacks_pooler ? ". The file lacks the tensor cls.weight, BERT's pooler, so its scores "
-                                             "are not those of its makers" :
-                                             "");
+                out_printf("%-14sranks of documents (tandem rerank), and no text%s\n", "makes", lacking(s));
+        else if (s->n_classes > 0)
+                out_printf("%-14s%u classes of texts (tandem classify), and no text%s\n", "makes", s->n_classes,
+                           lacking(s));
         else
                 print_recommended(&s->recommended);
         print_sets("not used", s->ignored, s->n_ignored);
@@ -545,6 +554,7 @@ static int print_as_json(const struct shown *s)
                 json_field_number(&b, "memory_bytes_per_s", s->machine.memory_bytes_per_s);
                 json_field_bool(&b, "makes_vectors", s->makes_vectors);
                 json_field_bool(&b, "ranks_documents", s->ranks);
+                json_field_u64(&b, "classes", s->n_classes);
                 if (s->makes_text)
                         json_field_number(&b, "tokens_per_s", tokens_per_second(s));
         } else {

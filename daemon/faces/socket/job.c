@@ -214,6 +214,10 @@ static void send_vector(struct request *request, const struct tdm_job *job)
         vector.n_numbers = job->n_vector;
         vector.numbers = job->vector;
         vector.probability = job->probability;
+        if (job->labels) {
+                vector.n_labels = job->labels->n;
+                vector.labels = job->labels->names;
+        }
         reply.kind_case = TANDEM__REPLY__KIND_VECTOR;
         reply.vector = &vector;
         face_send(request->client, request->id, &reply);

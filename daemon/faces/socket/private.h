@@ -130,6 +130,8 @@ void request_model_changed(struct request *request); /* may free it */
 /* vector.c: the job of a request, which is checked */
 int vector_take_embed(struct client *c, const Tandem__Embed *embed, struct tdm_job **ret, struct tdm_error *err);
 int vector_take_rerank(struct client *c, const Tandem__Rerank *rerank, struct tdm_job **ret, struct tdm_error *err);
+int vector_take_classify(struct client *c, const Tandem__Classify *classify, struct tdm_job **ret,
+                         struct tdm_error *err);
 
 /* render.c */
 /* The prompt of a job that is no scheduler's. end frees the request once it has been answered. -ENOMEM. */

@@ -319,24 +319,6 @@ static int handle_score(struct client *c, uint32_t id, const Tandem__Score *scor
         return r != 0 ? r : start_job(c, id, job, score->model, fds, n_fds, err);
 }
 
-static int handle_embed(struct client *c, uint32_t id, const Tandem__Embed *embed, const int *fds, unsigned n_fds,
-                        struct tdm_error *err)
-{
-        struct tdm_job *job;
-        int r = vector_take_embed(c, embed, &job, err);
-
-        return r != 0 ? r : start_job(c, id, job, embed->model, fds, n_fds, err);
-}
-
-static int handle_rerank(struct client *c, uint32_t id, const Tandem__Rerank *rerank, const int *fds, unsigned n_fds,
-                         struct tdm_error *err)
-{
-        struct tdm_job *job;
-        int r = vector_take_rerank(c, rerank, &job, err);
-
-        return r != 0 ? r : start_job(c, id, job, rerank->model, fds, n_fds, err);
-}
-
 static int handle_cancel(struct client *c, uint32_t id, const Tandem__Cancel *cancel, struct tdm_error *err)
 {
         struct tdm_job *job = tdm_scheduler_find(c->face->scheduler, cancel->job);
@@ -731,6 +713,26 @@ static int note_reattaches(struct client *c, const Tandem__Request *request)
         return 0;
 }
 
+static int handle_vector(struct client *c, const Tandem__Request *request, const int *fds, unsigned n_fds,
+                         struct tdm_error *err)
+{
+        const Tandem__ModelRef *model;
+        struct tdm_job *job;
+        int r;
+
+        if (request->kind_case == TANDEM__REQUEST__KIND_EMBED) {
+                r = vector_take_embed(c, request->embed, &job, err);
+                model = request->embed->model;
+        } else if (request->kind_case == TANDEM__REQUEST__KIND_RERANK) {
+                r = vector_take_rerank(c, request->rerank, &job, err);
+                model = request->rerank->model;
+        } else {
+                r = vector_take_classify(c, request->classify, &job, err);
+                model = request->classify->model;
+        }
+        return r != 0 ? r : start_job(c, request->id, job, model, fds, n_fds, err);
+}
+
 static int request_begin_job(struct client *c, const Tandem__Request *request, const int *fds, unsigned n_fds,
                              struct tdm_error *err)
 {
@@ -741,10 +743,8 @@ static int request_begin_job(struct client *c, const Tandem__Request *request, c
                 r = handle_generate(c, id, request->generate, fds, n_fds, err);
         else if (request->kind_case == TANDEM__REQUEST__KIND_SCORE)
                 r = handle_score(c, id, request->score, fds, n_fds, err);
-        else if (request->kind_case == TANDEM__REQUEST__KIND_RERANK)
-                r = handle_rerank(c, id, request->rerank, fds, n_fds, err);
         else
-                r = handle_embed(c, id, request->embed, fds, n_fds, err);
+                r = handle_vector(c, request, fds, n_fds, err);
         return r != 0 ? r : note_reattaches(c, request);
 }
 
@@ -760,6 +760,7 @@ int request_dispatch(struct client *c, const Tandem__Request *request, const int
         case TANDEM__REQUEST__KIND_SCORE:
         case TANDEM__REQUEST__KIND_EMBED:
         case TANDEM__REQUEST__KIND_RERANK:
+        case TANDEM__REQUEST__KIND_CLASSIFY:
                 return request_begin_job(c, request, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_RENDER:
                 return handle_render(c, id, request->render, fds, n_fds, err);

@@ -1,4 +1,4 @@
-/* Jobs whose result is a vector, or a score in the place of one: of a text, and of a query with a document. */
+/* Jobs whose result is a vector, or scores in the place of one: of a text, of a query with a document, of two texts. */
 #include "daemon/faces/socket/private.h"
 
 static int take_params(struct tdm_job_params *p, Tandem__Priority priority, uint32_t deadline_ms, struct client *c,
@@ -31,4 +31,21 @@ int vector_take_rerank(struct client *c, const Tandem__Rerank *rerank, struct td
                                     .text_size = rerank->document.len };
 
         return take_params(&p, rerank->priority, rerank->deadline_ms, c, ret, err);
+}
+
+int vector_take_classify(struct client *c, const Tandem__Classify *classify, struct tdm_job **ret,
+                         struct tdm_error *err)
+{
+        const ProtobufCBinaryData *last = classify->pair ? &classify->second : &classify->text;
+        struct tdm_job_params p = {
+                .kind = TDM_JOB_CLASSIFY, .text = (const char *)last->data, .text_size = last->len, .raw = classify->raw
+        };
+
+        if (!classify->pair && classify->second.len > 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "a second text is given, and no pair is asked for");
+        if (classify->pair) {
+                p.query = classify->text.len > 0 ? (const char *)classify->text.data : "";
+                p.query_size = classify->text.len;
+        }
+        return take_params(&p, classify->priority, classify->deadline_ms, c, ret, err);
 }

@@ -1,0 +1,175 @@
+"""Models that tell classes of texts apart, through a real tandemd: what their heads give as a float64 reference has it
+(tests/lib/bert_reference.py, which is held to transformers' scores here); by every door; the same bits in any order and
+company; and what is refused."""
+import json
+import os
+import struct
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+from http_test import *  # noqa: E402,F403
+
+NAMES = {"classes": ["sadness", "joy", 'émerveillement "<&>"', "anger", "fear"],
+         "xlm-classes": ["contradiction", "neutral", "entailment"], "distil-classes": ["NEGATIVE", "POSITIVE"],
+         "many-classes": [f"LABEL_{i}" for i in range(40)]}
+TEXTS = ["the tower is in paris", "", "hot water", "the long day of the people", "a", "they like it and so do we"]
+LIMITS = 1e-5, 1e-5  # of what the head gives, and of probabilities
+
+
+def model(kind, weights="f32"):
+    return make_model(kind, weights, arch="bert", seed=1)
+
+
+def name_of(kind):
+    return os.path.basename(model(kind))[:-len(".gguf")]
+
+
+def f32(x):
+    """The nearest float, which is what it was before it was printed."""
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def as_told(classes, names):
+    """Scores in the order of the model's labels, of [{"label", "score"}, …] with the likeliest first."""
+    scores = [c["score"] for c in classes]
+    equal(scores, sorted(scores, reverse=True), "the likeliest first")
+    by_name = {c["label"]: f32(c["score"]) for c in classes}
+    equal((len(classes), set(by_name)), (len(names), set(names)), "each class once")
+    return [by_name[n] for n in names]
+
+
+def classify(d, kind, texts, *args):
+    return [as_told(classes, NAMES[kind]) for classes in d.cli_json("classify", *args, "--", *texts)[0]]
+
+
+def reference(kind):
+    from bert_reference import Bert
+    return Bert(model(kind))
+
+
+def worst(got, want):
+    equal([len(g) for g in got], [len(w) for w in want], "numbers")
+    return max(abs(a - b) for g, w in zip(got, want) for a, b in zip(g, w))
+
+
+@test
+def the_reference():
+    """It gives the scores that transformers gives, of each text that it reads."""
+    for kind in ("rank", "xlm-rank"):
+        with open(os.path.join(TREE, "tests", "golden", "rerank", f"{kind}.golden.json"), encoding="utf-8") as f:
+            cases = [c for c in json.load(f)["cases"]
+                     if all(x == " " or "a" <= x <= "z" for x in c["query"] + c["document"])]
+        check(len(cases) >= 4, "cases to compare", len(cases))
+        bert = reference(kind)
+        for c in cases:
+            equal(len(bert.ids(c["query"], c["document"])[0]), c["n_ids"], f"{kind}: ids of {c}")
+            score = bert.logits(c["query"], c["document"])[0]
+            check(abs(score - c["score"]) < 1e-11, f"{kind}: the score of {c}", score)
+
+
+@test
+def goldens():
+    from bert_reference import softmax
+    for kind in NAMES:
+        bert = reference(kind)
+        with Daemon(models=(model(kind),), env={"TANDEM_PRECISION": "f32"}) as d:
+            for second in (None, "water is hot"):
+                args = () if second is None else ("--second", second)
+                want = [bert.logits(t, second) for t in TEXTS]
+                off = (worst(classify(d, kind, TEXTS, "--raw", *args), want),
+                       worst(classify(d, kind, TEXTS, *args), [softmax(w) for w in want]))
+                print(f"{kind}, second {second!r}: logits {off[0]:.1e}, probabilities {off[1]:.1e}")
+                check(all(x <= y for x, y in zip(off, LIMITS)), "difference from the reference", kind, second, off)
+            swapped = classify(d, kind, ["water is hot"], "--raw", "--second", TEXTS[0])
+            check(worst(swapped, [bert.logits("water is hot", TEXTS[0])]) <= LIMITS[0], "the first of a pair is first")
+
+
+@test
+def any_order_and_company():
+    for kind in ("classes", "many-classes"):
+        path = model(kind, "q8_0")
+        with Daemon(models=(path, TALE)) as d:
+            alone = [classify(d, kind, [text], "-m", path)[0] for text in TEXTS]
+            equal(classify(d, kind, TEXTS, "-m", path), alone, f"together, {kind}")
+            equal(classify(d, kind, TEXTS[::-1] * 7, "-m", path), alone[::-1] * 7, "turned, and more than go at once")
+            d.signal_worker("gpu")
+            equal(classify(d, kind, TEXTS, "-m", path), alone, "over a worker's death")
+        for more in ({"threads": 2}, {"placement": "npu"}):
+            with Daemon(models=(path,), **more) as d:
+                equal(classify(d, kind, TEXTS), alone, str(more))
+
+
+@test
+def command():
+    kind = "classes"
+    with Daemon(models=(model(kind),)) as d, tempfile.TemporaryDirectory() as folder:
+        texts = ["the tower", "a\tb\x1b[31m", "hot water"]
+        want = d.cli("classify", *texts, check_exit=0).stdout
+        lines = os.path.join(folder, "lines")
+        with open(lines, "w") as f:
+            f.write("\n\n".join(texts) + "\n")
+        for args, given in ((("-f", lines), ""), (("-",), "\n".join(texts)), ((), "\n".join(texts) + "\n")):
+            equal(d.cli("classify", *args, input=given.encode(), check_exit=0).stdout, want, str(args))
+        told = d.cli("classify", "--text", "-f", lines, check_exit=0).stdout.decode().splitlines()
+        equal([line.split("\t") for line in told],
+              [[c[0]["label"], f"{f32(c[0]['score']):.9g}", t.replace("\t", "?").replace("\x1b", "?")]
+               for c, t in zip(json.loads(want), texts)], "as text")
+        for args, status, words in ((("x", "-f", lines), 2, "take one"), (("-f", "/dev/null"), 1, "no texts")):
+            r = d.cli("classify", *args, input=b"")
+            check(r.returncode == status and words in r.stderr.decode(), words, r.returncode, r.stderr)
+
+
+def changed(path, folder, *changes):
+    with open(path, "rb") as f:
+        data = f.read()
+    for old, new in changes:
+        check(old in data and len(old) == len(new), "the file has", old)
+        data = data.replace(old, new)
+    out = os.path.join(folder, "changed.gguf")
+    with open(out, "wb") as f:
+        f.write(data)
+    return out
+
+
+@test
+def what_is_refused():
+    head = b"cls.output.weight"
+    ranks, means = make_model("rank", "f32", arch="bert", seed=1), make_model("mean", "f32", arch="bert", seed=1)
+    with Daemon(models=(model("classes"), ranks, means, TALE)) as d, tempfile.TemporaryDirectory() as folder:
+        for args, words in ((("classify", "-m", TALE, "x"), "makes text, and tells no classes apart"),
+                            (("classify", "-m", means, "x"), "makes vectors of texts, and tells no classes apart"),
+                            (("classify", "-m", ranks, "x"), "`tandem rerank` asks for it"),
+                            (("embed", "x"), "makes no vectors; `tandem classify` asks for it"),
+                            (("rerank", "q", "x"), "ranks no documents; `tandem classify` asks for it"),
+                            (("generate", "x"), "makes no text; `tandem classify` asks for it"),
+                            (("classify", "word " * 200), "the text has")):
+            r = d.cli(*args)
+            check(r.returncode == 1 and words in r.stderr.decode(), args[0], words, r.stderr)
+        for old, new, words in ((b"sadness", b"sadn\x1bss", "has a control character"),
+                                (b"sadness", b"sadn\xffss", "is not UTF-8"),
+                                (head + struct.pack("<IQQ", 2, 64, 5), head + struct.pack("<IQQ", 2, 64, 4),
+                                 "has 5 names, and the head tells 4 classes apart"),
+                                (head + struct.pack("<IQQ", 2, 64, 5), head + struct.pack("<IQQ", 2, 4, 80),
+                                 "tells 80 classes apart, 2 to 64 are supported"),
+                                (head, b"cls.outpux.weight", "pooling_type")):
+            r = d.cli("classify", "-m", changed(model("classes"), folder, (old, new)), "x")
+            check(r.returncode == 1 and words in r.stderr.decode(), new, words, r.stderr)
+        nameless = changed(model("classes"), folder, (b"classifier.output_labels", b"classifier.output_labelz"))
+        told = d.cli_json("classify", "-m", nameless, "x")[0][0]
+        equal({c["label"] for c in told}, {f"LABEL_{i}" for i in range(5)}, "names of a file without names")
+
+
+@test
+def shown():
+    with Daemon(models=(model("classes"),)) as d:
+        for kind, n, lacks in (("classes", 5, False), ("distil-classes", 2, False), ("many-classes", 40, True)):
+            out = d.cli("show", model(kind), check_exit=0).stdout.decode()
+            check(f"{n} classes of texts (tandem classify), and no text" in out, "what it makes", out)
+            equal("lacks the tensor cls.weight" in out, lacks, f"what it lacks, in {out}")
+            told = d.cli_json("show", "--json", model(kind))[0]
+            equal((told["classes"], told["ranks_documents"], told["makes_vectors"]), (n, False, False), "in JSON")
+
+
+main()
