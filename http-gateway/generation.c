@@ -389,6 +389,14 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
         return 0;
 }
 
+/* The first or the second text of an input, which is a text or an array of texts. NULL: it has none. */
+static const json_t *input_text(const struct generation_request *r, unsigned i, size_t part)
+{
+        const json_t *input = json_array_get(r->inputs, i);
+
+        return json_is_array(input) ? json_array_get(input, part) : part == 0 ? input : NULL;
+}
+
 /* What libtandem copies of the request for a choice, and sends as fast as tandemd reads. */
 static size_t prompt_bytes(const struct generation_request *r, unsigned i)
 {
@@ -396,13 +404,31 @@ static size_t prompt_bytes(const struct generation_request *r, unsigned i)
         size_t bytes = p->size + p->n_ids * sizeof(p->ids[0]) + r->pictures.size_bytes;
 
         if (r->inputs)
-                return json_string_length(json_array_get(r->inputs, i)) + json_string_length(r->query);
+                return json_string_length(input_text(r, i, 0)) + json_string_length(input_text(r, i, 1)) +
+                       json_string_length(r->query);
         for (size_t k = 0; k < r->n_messages; k++)
                 bytes += r->messages[k].size;
         return bytes;
 }
 
-/* The vector of a text, or how well it answers the query. */
+static int start_classes(struct generation *g, struct choice *c, const struct tandem_callbacks *callbacks,
+                         struct tandem_error *err)
+{
+        const struct generation_request *r = g->request;
+        const json_t *text = input_text(r, c->index, 0), *second = input_text(r, c->index, 1);
+        struct tandem_classify_options o;
+
+        tandem_classify_options_init(&o);
+        o.model = r->model;
+        o.text = json_string_value(text);
+        o.text_size = json_string_length(text);
+        o.second = json_string_value(second);
+        o.second_size = json_string_length(second);
+        o.raw = r->raw;
+        return tandem_classify(g->tandem, &o, callbacks, c, &c->job, err);
+}
+
+/* The vector of a text, or how well it answers the query, or of which class it is. */
 static int start_input(struct generation *g, struct choice *c, const struct tandem_callbacks *callbacks,
                        struct tandem_error *err)
 {
@@ -411,6 +437,8 @@ static int start_input(struct generation *g, struct choice *c, const struct tand
         struct tandem_rerank_options k;
         struct tandem_embed_options e;
 
+        if (r->classifies)
+                return start_classes(g, c, callbacks, err);
         if (r->query) {
                 tandem_rerank_options_init(&k);
                 k.model = r->model;

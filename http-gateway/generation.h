@@ -47,9 +47,11 @@ struct generation_request {
         struct request_pictures pictures; /* that stand in the messages or in the prompt */
         struct prompt prompts[MAX_PROMPTS];
         size_t n_prompts;
-        json_t *inputs;      /* texts that are to become vectors, in place of prompts; lies in json */
+        json_t *inputs;      /* texts that are to become vectors or scores, in place of prompts; lies in json */
         uint32_t dimensions; /* of the vectors; 0: all */
-        json_t *query;       /* then the texts are documents that are ranked by it; NULL: vectors; lies in json */
+        json_t *query;       /* then the texts are documents that are ranked by it; NULL: not so; lies in json */
+        bool classifies;     /* the inputs are texts, [text] or [text, text], of which classes are told */
+        bool raw;            /* then what the head gives, in place of probabilities */
         const char *stops[MAX_STOPS];
         size_t n_stops;
         unsigned n;             /* choices for each prompt */

@@ -10,9 +10,11 @@ void openai_completions(struct exchange *x);
 void openai_responses(struct exchange *x);
 void openai_embeddings(struct exchange *x);
 void openai_rerank(struct exchange *x);
+void openai_classify(struct exchange *x);
+void openai_predict(struct exchange *x);
 /* How their bodies are read: for tests. */
 extern const struct reader openai_chat_reader, openai_completions_reader, openai_responses_reader,
-        openai_embeddings_reader, rerank_reader;
+        openai_embeddings_reader, rerank_reader, classify_reader, predict_reader;
 
 /* "stop", "length" */
 const char *openai_finish_reason(const struct choice *c);

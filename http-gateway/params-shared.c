@@ -107,3 +107,23 @@ static const struct param rerank_rows[] = {
         HARMLESS("user", "not needed"),
 };
 TABLE(params_rerank, "POST /v1/rerank, POST /rerank", "", rerank_rows);
+
+static const struct param classify_rows[] = {
+        HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
+        HONOURED("input", PARAM_ANY, 0, 0, "required: a text, or up to 2048; token ids are refused"),
+        HONOURED("use_activation", PARAM_BOOL, 0, 0, "true; false: what the head gives"),
+        REFUSED("messages", NEUTRAL_EMPTY, "a chat is not classified; send input"),
+        REFUSED("add_special_tokens", NEUTRAL_TRUE, "a text always has those of its model"),
+        HARMLESS("truncation_side", "nothing is shortened"),
+        HARMLESS("user", "not needed"),
+};
+TABLE(params_classify, "POST /classify, POST /v1/classify", "", classify_rows);
+
+static const struct param predict_rows[] = {
+        HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
+        HONOURED("inputs", PARAM_ANY, 0, 0, "a text, a pair, or up to 2048 of [text] and [text, text]"),
+        HONOURED("raw_scores", PARAM_BOOL, 0, 0, "false; true: what the head gives"),
+        REFUSED("truncate", NEUTRAL_FALSE, "a text is never shortened"),
+        HARMLESS("truncation_direction", "nothing is shortened"),
+};
+TABLE(params_predict, "POST /predict", "", predict_rows);

@@ -20,6 +20,8 @@ static const struct param_table *const tables[] = {
         &params_embeddings,
         &params_rerank,
         &params_document,
+        &params_classify,
+        &params_predict,
         &params_ollama_embed,
         &params_stream_options,
         &params_cache_control,

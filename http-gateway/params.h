@@ -54,12 +54,13 @@ struct param_table {
 extern const struct param_table params_chat, params_completions, params_message, params_responses, params_anthropic,
         params_anthropic_message, params_count_tokens, params_ollama_chat, params_ollama_generate,
         params_ollama_options, params_ollama_message, params_ollama_show, params_tokenize, params_embeddings,
-        params_rerank, params_document, params_ollama_embed, params_stream_options, params_cache_control,
-        params_anthropic_metadata, params_part, params_image_part, params_image_url, params_input_image,
-        params_image_block, params_image_source, params_tool, params_function, params_anthropic_tool,
-        params_anthropic_choice, params_call, params_call_function, params_tool_use, params_tool_result,
-        params_reasoning, params_thinking, params_thinking_block, params_reasoning_item, params_response_function,
-        params_response_custom, params_response_namespace, params_call_item, params_custom_item, params_answer_item;
+        params_rerank, params_document, params_classify, params_predict, params_ollama_embed, params_stream_options,
+        params_cache_control, params_anthropic_metadata, params_part, params_image_part, params_image_url,
+        params_input_image, params_image_block, params_image_source, params_tool, params_function,
+        params_anthropic_tool, params_anthropic_choice, params_call, params_call_function, params_tool_use,
+        params_tool_result, params_reasoning, params_thinking, params_thinking_block, params_reasoning_item,
+        params_response_function, params_response_custom, params_response_namespace, params_call_item,
+        params_custom_item, params_answer_item;
 
 /* 0, or a failure that names the first member that cannot be taken. */
 int params_check(const struct param_table *table, const json_t *object, struct params_warnings *warnings,

@@ -29,6 +29,9 @@ static const struct route routes[] = {
         { "/rerank", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_rerank },
         { "/v1/reranking", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_rerank }, /* and the next one: llama-server's */
         { "/reranking", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_rerank },
+        { "/classify", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_classify },    /* vLLM's */
+        { "/v1/classify", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_classify }, /* SGLang's */
+        { "/predict", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_predict },      /* text-embeddings-inference's */
 
         { "/v1/messages", "POST", DIALECT_ANTHROPIC, NEEDS_KEY, anthropic_messages },
         { "/v1/messages/count_tokens", "POST", DIALECT_ANTHROPIC, NEEDS_KEY, anthropic_count_tokens },

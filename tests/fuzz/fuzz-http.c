@@ -28,7 +28,9 @@ static const struct {
               { "/api/show", &ollama_show_reader },
               { "/tokenize", &question_tokenize_reader },
               { "/tandem/generate", &takeover_reader },
-              { "/v1/rerank", &rerank_reader } };
+              { "/v1/rerank", &rerank_reader },
+              { "/classify", &classify_reader },
+              { "/predict", &predict_reader } };
 
 static void check_failure(const struct failure *f)
 {

@@ -172,4 +172,61 @@ def shown():
             equal((told["classes"], told["ranks_documents"], told["makes_vectors"]), (n, False, False), "in JSON")
 
 
+@test
+def over_http():
+    kind, path = "classes", model("classes")
+    with Daemon(models=(path, TALE)) as d, Gateway(d) as g:
+        for second in (None, "water is hot"):
+            args = () if second is None else ("--second", second)
+            probabilities, raw = classify(d, kind, TEXTS, "-m", path, *args), \
+                classify(d, kind, TEXTS, "-m", path, "--raw", *args)
+            items = [[t] if second is None else [t, second] for t in TEXTS]
+            body = {"model": name_of(kind), "inputs": items}
+            for more, want in (({}, probabilities), ({"raw_scores": False}, probabilities),
+                               ({"raw_scores": True}, raw)):
+                got = g.post("/predict", {**body, **more})
+                equal([as_told(classes, NAMES[kind]) for classes in got], want, f"text-embeddings-inference's {more}")
+            for item, want in zip(items, probabilities):
+                equal(as_told(g.post("/predict", {**body, "inputs": item}), NAMES[kind]), want, f"one: {item}")
+        probabilities, raw = classify(d, kind, TEXTS, "-m", path), classify(d, kind, TEXTS, "-m", path, "--raw")
+        equal(as_told(g.post("/predict", {**body, "inputs": TEXTS[0]}), NAMES[kind]), probabilities[0], "a text")
+        body = {"model": name_of(kind), "input": TEXTS}
+        for at in ("/classify", "/v1/classify"):
+            for more, want in (({}, probabilities), ({"use_activation": True}, probabilities),
+                               ({"use_activation": False}, raw)):
+                got = g.post(at, {**body, **more})
+                equal((got["object"], got["model"], got["id"] != "", got["created"] > 0),
+                      ("list", name_of(kind), True, True), "the answer's head")
+                equal([(r["index"], r["num_classes"], [f32(p) for p in r["probs"]]) for r in got["data"]],
+                      [(i, 5, scores) for i, scores in enumerate(want)], f"{at} with {more}")
+                equal([r["label"] for r in got["data"]],
+                      [NAMES[kind][max(range(5), key=lambda k: scores[k])] for scores in want], "the likeliest")
+        n_ids = got["usage"]["prompt_tokens"]
+        equal(n_ids, sum(len(reference(kind).ids(t)[0]) for t in TEXTS), "tokens")
+        equal(g.post("/classify", {**body, "input": TEXTS * 10})["usage"]["prompt_tokens"], 10 * n_ids, "more at once")
+        one = g.post("/classify", {**body, "input": TEXTS[0]})["data"]
+        equal([[f32(p) for p in r["probs"]] for r in one], probabilities[:1], "one text")
+        for wrong, param in (({"input": None}, "input"), ({"input": []}, "input"), ({"input": [1, 2]}, "input"),
+                             ({"input": [["x"]]}, "input"), ({"input": ["x"] * 2049}, "input"),
+                             ({"input": {"text": "x"}}, "input"), ({"use_activation": "no"}, "use_activation"),
+                             ({"messages": [{"role": "user", "content": "x"}]}, "messages"),
+                             ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+                             ({"add_special_tokens": False}, "add_special_tokens")):
+            equal(g.post("/classify", {**body, **wrong}, 400)["error"]["param"], param, str(wrong)[:80])
+        for inputs in (None, [], {}, 5, ["x", "y", "z"], [["x", "y", "z"]], [[]], [["x"], "y"], ["x", ["y"]], [[1]],
+                       ["x", None], [["x"]] * 2049):
+            error = g.post("/predict", {"model": name_of(kind), "inputs": inputs}, 400)["error"]
+            equal(error["param"], "inputs", str(inputs)[:80])
+        error = g.post("/predict", {"model": name_of(kind), "inputs": "x", "truncate": True}, 400)["error"]
+        equal(error["param"], "truncate", "nothing is shortened")
+        for at, body, words in (("/classify", {"model": "tale", "input": "x"}, "tells no classes apart"),
+                                ("/predict", {"model": "tale", "inputs": "x"}, "tells no classes apart"),
+                                ("/predict", {"model": name_of(kind), "inputs": ["x", "word " * 200]}, "the text has"),
+                                ("/v1/embeddings", {"model": name_of(kind), "input": "x"}, "tandem classify"),
+                                ("/v1/rerank", {"model": name_of(kind), "query": "x", "documents": ["y"]},
+                                 "tandem classify")):
+            check(words in str(g.post(at, body, 400)), at, words)
+        equal(g.post("/api/show", {"model": name_of(kind)})["capabilities"], ["classify"], "what it can do")
+
+
 main()

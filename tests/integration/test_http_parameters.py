@@ -40,7 +40,7 @@ def parameters():
         row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line)
         if row:
             tables[title].append(row.groups())
-    check(len(tables) == 44 and all(tables.values()), "found the tables", list(tables))
+    check(len(tables) == 46 and all(tables.values()), "found the tables", list(tables))
     neutral = {"false": False, "true": True, "0": 0, "1": 1, "empty": [], "text": {"type": "text"}, "none": "none",
                "auto": "auto", "disabled": "disabled", "medium": "medium",
                "summarized": "summarized"}
@@ -51,6 +51,8 @@ def parameters():
     vectors = os.path.basename(embedding_model)[:-len(".gguf")]
     reranker = make_model("rank", "f32", arch="bert", seed=1)
     ranks = {"model": os.path.basename(reranker)[:-len(".gguf")], "query": "x", "documents": ["y"]}
+    classifier = make_model("classes", "f32", arch="bert", seed=1)
+    classes = os.path.basename(classifier)[:-len(".gguf")]
     places = {  # title: path, a request that passes, where the parameter goes
         "POST /v1/chat/completions": ("/v1/chat/completions", chat, lambda b, p: b.update(p)),
         "POST /v1/completions": ("/v1/completions", dict(GREEDY, max_tokens=1), lambda b, p: b.update(p)),
@@ -71,6 +73,8 @@ def parameters():
         "POST /tokenize": ("/tokenize", {"model": "tale", "content": "x"}, lambda b, p: b.update(p)),
         "POST /v1/embeddings": ("/v1/embeddings", {"model": vectors, "input": "x"}, lambda b, p: b.update(p)),
         "POST /v1/rerank, POST /rerank": ("/v1/rerank", ranks, lambda b, p: b.update(p)),
+        "POST /classify, POST /v1/classify": ("/classify", {"model": classes, "input": "x"}, lambda b, p: b.update(p)),
+        "POST /predict": ("/predict", {"model": classes, "inputs": "x"}, lambda b, p: b.update(p)),
         "POST /api/embed, POST /api/embeddings": ("/api/embed", {"model": vectors, "input": "x"},
                                                   lambda b, p: b.update(p)),
     }
@@ -159,8 +163,8 @@ def parameters():
     places.update(nested)
     equal(set(places), set(tables), "tables with a place here")
     with tempfile.TemporaryDirectory(prefix="tandem-test-") as folder, \
-            Daemon(models=(TALE, embedding_model, reranker, tools_model, make_pair(folder)), placement=None,
-                   env=HOST) as d, Gateway(d) as g:
+            Daemon(models=(TALE, embedding_model, reranker, classifier, tools_model, make_pair(folder)),
+                   placement=None, env=HOST) as d, Gateway(d) as g:
         def ask(title, name, value, want, warned=False):
             path, body, put = places[title]
             body = dict(body)

@@ -77,7 +77,7 @@ def gateway_flags():
 def gateway_parameters():
     """The tables in docs/http-api.md are those of the program."""
     tables = help_of(os.path.join(BIN, "tandem-http"), "--list-parameters").rstrip("\n")
-    check(tables.count("### ") == 44, "found the tables", tables[:200])
+    check(tables.count("### ") == 46, "found the tables", tables[:200])
     check(tables in source("docs", "http-api.md"),
           "docs/http-api.md is older than the tables of tandem-http --list-parameters")
 
