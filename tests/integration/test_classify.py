@@ -229,4 +229,29 @@ def over_http():
         equal(g.post("/api/show", {"model": name_of(kind)})["capabilities"], ["classify"], "what it can do")
 
 
+@test
+def over_the_bus():
+    from tandem_bus import MANAGER, ROOT, Bus, Client
+    kind = "xlm-classes"
+    with Bus() as bus, bus.daemon(models=(model(kind),)) as d:
+        c = Client(bus).wait()
+
+        def ask(texts, **options):
+            labels, scores = c.call(ROOT, MANAGER, "Classify", "asa{sv}", texts, options)
+            equal([str(x) for x in labels], NAMES[kind], "labels")
+            return [[f32(float(x)) for x in row] for row in scores]
+        for options, args in (({}, ()), ({"raw": True}, ("--raw",)), ({"second": "hot"}, ("--second", "hot")),
+                              ({"second": "", "raw": True}, ("--second", "", "--raw"))):
+            equal(ask(TEXTS, **options), classify(d, kind, TEXTS, *args), f"scores with {options}")
+        for texts, options, words in (([], {}, "no texts"), (["x"] * 65, {}, "more than 64"),
+                                      (["x"], {"dimensions": 3}, "dimensions"), (["x"], {"raw": "yes"}, "raw"),
+                                      (["x"], {"second": 3}, "second"), (["x", "y"], {"model": "nope"}, "nope")):
+            try:
+                c.call(ROOT, MANAGER, "Classify", "asa{sv}", texts, options)
+            except c.dbus.DBusException as e:
+                check(words in e.get_dbus_message(), words, e.get_dbus_message())
+            else:
+                check(False, "nothing was refused", words)
+
+
 main()

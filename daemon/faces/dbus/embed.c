@@ -1,4 +1,5 @@
-/* Embed: texts as vectors, in one call. Rerank: how well texts answer a query. Each text is a job; the call is answered
+/* Embed: texts as vectors, in one call. Rerank: how well texts answer a query. Classify: of which class texts are. Each
+ * text is a job; the call is answered
  * when all have ended. A caller that leaves ends its jobs. */
 #include "daemon/faces/dbus/private.h"
 
@@ -10,9 +11,8 @@ struct bus_embed {
         struct bus_peer *peer;
         DBusMessage *call;
         struct tdm_model *model;
-        const char *query;   /* of Rerank; lies in the call. NULL: vectors are wanted */
-        uint32_t dimensions; /* of the vectors */
-        bool starting;       /* not all of its jobs are begun */
+        struct tdm_job_params params; /* of each job, but for its text. Texts lie in the call */
+        bool starting;                /* not all of its jobs are begun */
         struct tdm_error err;
         int failed; /* 0: none of its jobs has */
         unsigned n_jobs, n_done;
@@ -44,10 +44,20 @@ void bus_embed_peer_left(struct bus_peer *peer)
                 embed_free(e);
 }
 
+/* Of the first job: all have the same model. */
+static void write_labels(struct bus_writer *w, const struct tdm_labels *labels)
+{
+        bus_open(w, DBUS_TYPE_ARRAY, "s");
+        for (uint32_t i = 0; labels && i < labels->n; i++)
+                bus_write_string(w, labels->names[i]);
+        bus_close(w);
+}
+
 /* Answers once all jobs have ended, and is gone then. */
 static void answer(struct bus_embed *e)
 {
         struct tdm_dbus *bus = e->peer->bus;
+        bool is_flat = e->params.kind == TDM_JOB_RERANK;
         struct bus_writer w;
 
         if (e->starting || e->n_done < e->n_jobs)
@@ -58,13 +68,15 @@ static void answer(struct bus_embed *e)
                 return;
         }
         bus_writer_init(&w, bus_reply_new(e->call));
-        bus_open(&w, DBUS_TYPE_ARRAY, e->query ? "d" : "ad");
+        if (e->params.kind == TDM_JOB_CLASSIFY)
+                write_labels(&w, e->jobs[0]->labels);
+        bus_open(&w, DBUS_TYPE_ARRAY, is_flat ? "d" : "ad");
         for (unsigned i = 0; i < e->n_jobs; i++) {
-                if (!e->query)
+                if (!is_flat)
                         bus_open(&w, DBUS_TYPE_ARRAY, "d");
                 for (uint32_t k = 0; k < e->jobs[i]->n_vector; k++)
                         bus_write_double(&w, (double)e->jobs[i]->vector[k]);
-                if (!e->query)
+                if (!is_flat)
                         bus_close(&w);
         }
         bus_close(&w);
@@ -103,19 +115,17 @@ static const struct tdm_job_events events = {
 static int start_text(struct bus_embed *e, const char *text, struct tdm_error *err)
 {
         struct bus_peer *peer = e->peer;
-        struct tdm_job_params params = {
-                .kind = e->query ? TDM_JOB_RERANK : TDM_JOB_EMBED,
-                .identity = peer->uid,
-                .account = peer->account,
-                .text = text,
-                .text_size = strlen(text),
-                .query = e->query,
-                .query_size = e->query ? strlen(e->query) : 0,
-                .dimensions = e->dimensions,
-        };
+        struct tdm_job_params params = e->params;
         _cleanup_(tdm_job_unrefp) struct tdm_job *job = NULL;
-        int r = tdm_job_new(&job, &params, err);
+        int r;
 
+        if (params.kind == TDM_JOB_CLASSIFY && params.text) /* it is the second one of a pair */
+                params.query = text;
+        else
+                params.text = text;
+        params.text_size = strlen(params.text);
+        params.query_size = params.query ? strlen(params.query) : 0;
+        r = tdm_job_new(&job, &params, err);
         if (r != 0)
                 return r;
         tdm_job_listen(job, &events, e);
@@ -144,23 +154,23 @@ static int start_texts(struct bus_embed *e, DBusMessageIter *texts, struct tdm_e
         return r;
 }
 
-void bus_embed_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, bool reranks)
+void bus_embed_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, enum tdm_job_kind kind)
 {
         DBusMessageIter texts;
         struct bus_embed *e = NULL;
-        const char *name = NULL, *query = NULL;
+        struct tdm_job_params params = { .kind = kind, .identity = peer->uid, .account = peer->account };
+        const char *name = NULL;
         struct tdm_error err = { 0 };
-        uint32_t dimensions = 0;
         unsigned n = 0;
         int r;
 
-        if (reranks) {
-                dbus_message_iter_get_basic(args, &query);
+        if (kind == TDM_JOB_RERANK) {
+                dbus_message_iter_get_basic(args, &params.query);
                 dbus_message_iter_next(args);
         }
         texts = *args;
         dbus_message_iter_next(args);
-        r = bus_read_embed(args, &name, reranks ? NULL : &dimensions, &err);
+        r = bus_read_embed(args, &name, &params, &err);
         for (const struct tdm_list *at = peer->embeds.next; at != &peer->embeds; at = at->next)
                 n++;
         if (r == 0 && n >= MAX_CALLS)
@@ -182,8 +192,7 @@ void bus_embed_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter
         }
         e->peer = peer;
         e->call = dbus_message_ref(message);
-        e->query = query;
-        e->dimensions = dimensions;
+        e->params = params;
         e->starting = true;
         tdm_list_append(&peer->embeds, &e->node);
         r = start_texts(e, &texts, &err);

@@ -169,12 +169,17 @@ static void chat(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *a
 
 static void embed(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
 {
-        bus_embed_call(peer, message, args, false);
+        bus_embed_call(peer, message, args, TDM_JOB_EMBED);
 }
 
 static void rerank(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
 {
-        bus_embed_call(peer, message, args, true);
+        bus_embed_call(peer, message, args, TDM_JOB_RERANK);
+}
+
+static void classify(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
+{
+        bus_embed_call(peer, message, args, TDM_JOB_CLASSIFY);
 }
 
 static void restart_worker(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
@@ -269,6 +274,7 @@ static const struct bus_method methods[] = {
         { "Chat", "a(ss)a{sv}", BUS_GENERATE, chat },
         { "Embed", "asa{sv}", BUS_GENERATE, embed },
         { "Rerank", "sasa{sv}", BUS_GENERATE, rerank },
+        { "Classify", "asa{sv}", BUS_GENERATE, classify },
         { "ListModels", "a{sv}", BUS_ANYBODY, list_models },
         { "LoadModel", "sa{sv}", BUS_MANAGE_MODELS, load_model },
         { "UnloadModel", "sa{sv}", BUS_MANAGE_MODELS, unload_model },

@@ -583,10 +583,17 @@ int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct 
         return 0;
 }
 
-int bus_read_embed(DBusMessageIter *options, const char **ret_model, uint32_t *ret_dimensions, struct tdm_error *err)
+int bus_read_embed(DBusMessageIter *options, const char **ret_model, struct tdm_job_params *ret, struct tdm_error *err)
 {
-        static const char *const known[] = { "model", "dimensions" };
-        const size_t n_known = ret_dimensions ? 2 : 1;
+        static const struct {
+                const char *name;
+                unsigned kinds;
+        } known[] = {
+                { "model", 1u << TDM_JOB_EMBED | 1u << TDM_JOB_RERANK | 1u << TDM_JOB_CLASSIFY },
+                { "dimensions", 1u << TDM_JOB_EMBED },
+                { "second", 1u << TDM_JOB_CLASSIFY },
+                { "raw", 1u << TDM_JOB_CLASSIFY },
+        };
         DBusMessageIter entries, value;
         const char *name;
         uint64_t seen = 0, n = 0;
@@ -596,20 +603,22 @@ int bus_read_embed(DBusMessageIter *options, const char **ret_model, uint32_t *r
         while (r == 0 && next_entry(&entries, &name, &value)) {
                 size_t i = 0;
 
-                while (i < n_known && strcmp(name, known[i]) != 0)
+                while (i < TDM_ARRAY_SIZE(known) &&
+                       (strcmp(name, known[i].name) != 0 || !(known[i].kinds & 1u << ret->kind)))
                         i++;
-                if (i == n_known)
+                if (i == TDM_ARRAY_SIZE(known))
                         return unknown(name, err);
                 r = take_once(name, i, &seen, err);
-                if (r == 0 && i == 0) {
+                if (r == 0 && (i == 0 || i == 2)) {
                         if (dbus_message_iter_get_arg_type(&value) != DBUS_TYPE_STRING)
                                 return bad_type(err, name, "a string");
-                        dbus_message_iter_get_basic(&value, ret_model);
-                } else if (r == 0 && (!get_whole(&value, &n) || n < 1 || n > 65536))
+                        dbus_message_iter_get_basic(&value, i == 0 ? ret_model : &ret->text);
+                } else if (r == 0 && i == 3)
+                        r = read_bool(&value, name, &ret->raw, err);
+                else if (r == 0 && (!get_whole(&value, &n) || n < 1 || n > 65536))
                         return bad_type(err, name, "a whole number from 1 to 65536");
         }
-        if (ret_dimensions)
-                *ret_dimensions = (uint32_t)n;
+        ret->dimensions = (uint32_t)n;
         return r;
 }
 

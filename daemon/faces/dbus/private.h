@@ -381,12 +381,12 @@ void bus_request_deinit(struct bus_request *request);
 int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, struct tdm_error *err);
 /* wait, model-fd (-1 before; the caller's to close, also where the call is refused); where no option is known yet */
 int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct tdm_error *err);
-/* Reads the options of Embed, or where ret_dimensions is NULL those of Rerank. *ret_model points into the message; it
+/* Reads the options of Embed, Rerank or Classify. Texts point into the message, *ret_model too; it
  * stays NULL where no model is named. */
-int bus_read_embed(DBusMessageIter *options, const char **ret_model, uint32_t *ret_dimensions, struct tdm_error *err);
+int bus_read_embed(DBusMessageIter *options, const char **ret_model, struct tdm_job_params *ret, struct tdm_error *err);
 
 /* embed.c */
-void bus_embed_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, bool reranks);
+void bus_embed_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, enum tdm_job_kind kind);
 void bus_embed_peer_left(struct bus_peer *peer); /* its jobs end */
 
 int bus_read_no_options(DBusMessageIter *options, struct tdm_error *err);
