@@ -489,8 +489,8 @@ TANDEM_API int tandem_rerank(struct tandem *tandem, const struct tandem_rerank_o
                              const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                              struct tandem_error *err);
 
-/* Of which class a text is, or a pair of texts, by a model whose head has several labels. Start many jobs at once, as of
- * the others. */
+/* Of which class a text is, or a pair of texts, by a model whose head has several labels. Start many jobs at once, as
+ * of the others. */
 TANDEM_API int tandem_classify(struct tandem *tandem, const struct tandem_classify_options *options,
                                const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                                struct tandem_error *err);

@@ -132,8 +132,8 @@ struct tdm_job_params {
         /* Files of pictures that stand in text or messages, of a generate job. Copied. */
         const struct tdm_picture_file *picture_files;
         size_t n_picture_files;
-        /* Of a rerank job, whose text is the document; it may be empty. Of a classify job the first text of a pair, whose
-         * second one is the text; NULL: it is no pair. Copied. */
+        /* Of a rerank job, whose text is the document; it may be empty. Of a classify job the first text of a pair,
+         * whose second one is the text; NULL: it is no pair. Copied. */
         const char *query;
         size_t query_size;
         bool raw;                       /* of a classify job: what the head gives, and no probabilities */
@@ -255,8 +255,8 @@ struct tdm_job {
         uint32_t max_tokens;  /* asked for; after prepare: the limit */
         uint32_t generated;
         struct tdm_job_text text;
-        /* [n_vector], of an embed job that ended without an error; of a rerank job the score, of a classify job those of
-         * all classes */
+        /* [n_vector], of an embed job that ended without an error; of a rerank job the score, of a classify job those
+         * of all classes */
         float *vector;
         uint32_t n_vector;
         bool probability;          /* of scores: they are such */

@@ -19,8 +19,8 @@ int tdm_pooler_new(struct tdm_pooler **ret, const uint8_t *weights, struct tdm_p
 void tdm_pooler_destroy(struct tdm_pooler *pooling); /* NULL: nothing */
 size_t tdm_pooler_bytes(const struct tdm_pooler *pooling);
 /* hidden [n_rows][residual_width] of the step; vectors [n_logits][d_model], of length 1; a reranker's have the score
- * first, those of a model that tells classes apart its head's numbers, and zeros behind them. -EDOM where one holds a number that is not finite, which is the weights' doing: the error
- * names its row. */
+ * first, those of a model that tells classes apart its head's numbers, and zeros behind them. -EDOM where one holds a
+ * number that is not finite, which is the weights' doing: the error names its row. */
 int tdm_pooler_run(struct tdm_pooler *pooling, const struct tdm_step *step, const float *hidden, float *vectors,
                    struct tdm_error *err);
 
