@@ -97,12 +97,12 @@ uint64_t bus_stored_tick(struct tdm_dbus *bus, uint64_t now_ns)
 
 void bus_stored_end(struct tdm_dbus *bus)
 {
+        bool waits = true; /* no tick comes that could say it again */
         struct bus_word *w;
-        int r;
 
         tdm_list_for_each(w, &bus->journals.words, struct bus_word, node) {
                 if (!w->job)
-                        (void)word_say(w, &r);
+                        waits = tdm_notify_forget(w->name, waits) != -EAGAIN && waits;
                 word_free(w);
         }
 }
@@ -368,6 +368,8 @@ bool bus_journal_is_left(const struct bus_job *job)
 void bus_journal_leave(struct bus_job *job)
 {
         job->changed = false; /* nobody is told of an end that is none */
+        if (!job->job->reattaches)
+                forget_pipe(job); /* its journal was never heard of: no next daemon would drop the pipe */
         job->pipe_stored = false;
         bus_stream_deinit(&job->stream);
         drop_journal(job);
@@ -379,6 +381,8 @@ void bus_journal_end(struct bus_job *job)
                 return;
         if (!job->bus->draining) { /* else the next daemon has the object */
                 bus_stored_forget(job->bus, job->stored_as);
+                forget_pipe(job);
+        } else if (!job->job->reattaches) {
                 forget_pipe(job);
         }
         drop_journal(job);
