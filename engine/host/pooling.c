@@ -189,7 +189,7 @@ static void activate_text(void *arg, unsigned index, unsigned thread)
         float *y = p->middle + (size_t)index * p->width;
 
         for (uint32_t i = 0; i < p->width; i++)
-                y[i] = p->recipe->label_dense == TDM_LABEL_DENSE_RELU ? TDM_MAX(y[i], 0.0f) : (float)tanh((double)y[i]);
+                y[i] = p->recipe->label_dense != TDM_LABEL_DENSE_RELU ? (float)tanh((double)y[i]) : y[i] < 0 ? 0 : y[i];
 }
 
 /* The score, or what the head gives of each class, becomes the vector's first numbers, and all others 0. */
