@@ -182,6 +182,7 @@ static bool send_some(struct handoff *h)
                 if (n < 0)
                         return errno == EAGAIN || errno == EINTR;
                 h->out.start += (size_t)n;
+                h->heard_ns = tdm_now_ns(); /* it takes what is sent, which may be long over a slow network */
         }
         buffer_free(&h->out);
         return listen_to(h) == 0;
