@@ -23,7 +23,7 @@ int tdm_scheduler_check_pictures(const struct tdm_scheduler *s, const struct tdm
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                              "picture %u has %u rows, and a step of model %s has room for %u of one; "
                                              "set max-rows to %u or more",
-                                             i, job->pictures.items[i].n_rows, tdm_model_told_name(model), most,
+                                             i + 1, job->pictures.items[i].n_rows, tdm_model_told_name(model), most,
                                              job->pictures.items[i].n_rows + s->config.max_sequences);
         return 0;
 }
