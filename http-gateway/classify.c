@@ -10,6 +10,14 @@ static int failure_no_memory(struct failure *f)
         return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
 }
 
+/* Until the request's end its jobs keep what they were told. */
+static void charge_scores(struct choice *c, const char *const *labels, size_t n)
+{
+        c->kept_bytes += n * (sizeof(float) + sizeof(*labels));
+        for (size_t i = 0; labels && i < n; i++)
+                c->kept_bytes += TDM_MAX(strlen(labels[i]) + 1, (size_t)32); /* malloc() takes no less */
+}
+
 /* ---- vLLM's ---- */
 
 /* {"label", "probs", "num_classes"} without its brackets: its number comes in front of it */
@@ -24,6 +32,7 @@ static void on_classes(struct exchange *x, struct choice *c, const float *scores
                 json_array_append_new(probs, json_real((double)scores[i]));
         }
         label = labels && best < n_labels ? json_string(labels[best]) : json_null();
+        charge_scores(c, labels, n_labels);
         json_write(&c->columns[0], json_pack("{s:I, s:o, s:o, s:I}", "index", (json_int_t)c->index, "label", label,
                                              "probs", probs, "num_classes", (json_int_t)n));
 }
@@ -87,6 +96,7 @@ static void on_predictions(struct exchange *x, struct choice *c, const float *sc
                 json_array_append_new(list, json_pack("{s:f, s:s}", "score", predictions[i].score, "label",
                                                       labels[predictions[i].index]));
         json_write(&c->columns[0], list);
+        charge_scores(c, labels, n_labels);
 }
 
 /* A text, or [text], or a pair; else it is an array of such arrays. */

@@ -103,11 +103,14 @@ static void write_results(struct buffer *out, const struct generation *g, const 
 {
         json_int_t asked = json_get_integer(g->request->json, "top_n", 0); /* 0: all, as vLLM's clients say */
         json_int_t n = asked > 0 ? asked : (json_int_t)g->n_choices;
+        json_t *result;
 
         buffer_add_text(out, "[");
         for (unsigned i = 0; i < g->n_choices && i < n; i++) {
                 buffer_add_text(out, i > 0 ? "," : "");
-                json_write(out, as(g, ranked[i]));
+                result = as(g, ranked[i]);
+                exact_write(out, &g->request->numbers, result);
+                json_decref(result);
         }
         buffer_add_text(out, "]");
 }
@@ -201,7 +204,7 @@ static int take_documents(struct generation_request *r, struct failure *f)
 {
         const char *name = documents_name(r->json);
         const json_t *given = json_get(r->json, name);
-        json_t *texts;
+        json_t *texts, *kept;
 
         if (!given)
                 return failure_set(f, 400, "missing_required_parameter", name, "'%s' is missing", name);
@@ -217,7 +220,9 @@ static int take_documents(struct generation_request *r, struct failure *f)
                         return text ? failure_no_memory(f) : f->status;
                 }
         }
-        if (!texts || json_object_set_new(r->json, RANKED, texts) < 0)
+        /* A client's own member of this name stays alive: its numbers are known by their places in memory. */
+        kept = texts ? json_pack("[o, O*]", texts, json_get(r->json, RANKED)) : NULL;
+        if (!kept || json_object_set_new(r->json, RANKED, kept) < 0)
                 return failure_no_memory(f);
         r->inputs = texts;
         return 0;

@@ -209,6 +209,7 @@ def over_http():
         for wrong, param in (({"input": None}, "input"), ({"input": []}, "input"), ({"input": [1, 2]}, "input"),
                              ({"input": [["x"]]}, "input"), ({"input": ["x"] * 2049}, "input"),
                              ({"input": {"text": "x"}}, "input"), ({"use_activation": "no"}, "use_activation"),
+                             ({"activation": False}, "activation"), ({"softmax": False}, "softmax"),
                              ({"messages": [{"role": "user", "content": "x"}]}, "messages"),
                              ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
                              ({"add_special_tokens": False}, "add_special_tokens")):

@@ -207,7 +207,7 @@ def forms_over_http():
     texts = ["the tower is in paris", "water can be hot"]
     with Daemon(models=(path,)) as d, Gateway(d) as g:
         want = rank(d, "tower", texts)
-        given = [{"text": texts[0], "id": 7, "metadata": {"a": [1, None]}}, texts[1]]
+        given = [{"text": texts[0], "id": 2**64 - 3, "metadata": {"a": [1732968000.123456, None]}}, texts[1]]
         asked = {**body, "documents": given, "rank_fields": ["text"], "return_text": False}
         for returned in (True, False):
             got = g.post("/v1/rerank", {**asked, "return_documents": returned})["results"]
@@ -215,6 +215,10 @@ def forms_over_http():
             equal([r.get("document") for r in got],
                   [{0: given[0], 1: {"text": texts[1]}}[r["index"]] if returned else None for r in got],
                   "an object comes back as it was given")
+        exact = '{"text":"x","id":123456789012345678901234567890,"metadata":{"at":1.10,"small":1e-400}}'
+        whole = json.dumps({**body, "documents": ["?"], "return_documents": True, "inputs": [2**70, 1e-300] * 50})
+        status, _, got = g.request("POST", "/v1/rerank", whole.replace('"?"', exact))
+        equal((status, exact in got.decode()), (200, True), "no number of a document changes")
         for on in (True, False):
             got = g.post("/v1/rerank", {**asked, "use_activation": on})["results"]
             for r, (i, score) in zip(got, want):
@@ -235,6 +239,7 @@ def forms_over_http():
                 (documents, {"documents": {"content": [{"type": "text", "text": "x"}]}}, "documents"),
                 (documents, {"documents": "x"}, "documents"),
                 (documents, {"query": {"text": "x"}}, "query"), (documents, {"query": ["x"]}, "query"),
+                (documents, {"activation": True}, "activation"),
                 (documents, {"raw_scores": True}, "raw_scores"), (documents, {"raw_scores": False}, "raw_scores"),
                 (documents, {"return_text": True}, "return_text"),
                 (documents, {"rank_fields": ["title"]}, "rank_fields"),
