@@ -543,6 +543,7 @@ static void test_conn_turns(void **state)
         /* It sends meanwhile. */
         assert_int_equal(tdm_conn_send(t.side.conn, "def", 3, NULL, 0), 0);
         while (t.side.frames < 20) {
+                assert_int_equal(t.side.closed, 0);
                 t.budget = 2;
                 tdm_conn_go_on(t.side.conn);
                 settle();

@@ -613,7 +613,7 @@ def leaving_a_load():
 @test
 def leaving():
     """SIGTERM: what runs ends, what comes is sent elsewhere, and it leaves with 0."""
-    body = json.dumps({"model": "tale", "prompt": PROMPT, "max_tokens": 60, "stream": True, "seed": 1}).encode()
+    body = json.dumps({"model": "tale", "prompt": PROMPT, "max_tokens": 20, "stream": True, "seed": 1}).encode()
     with Daemon(placement=None, hang_ms=STANDING_MS) as d, Gateway(d) as g, contextlib.ExitStack() as stack:
         def start():
             s = stack.enter_context(g.connect())

@@ -363,7 +363,7 @@ def shares():
             s, n = stack.enter_context(g.connect()), len(fake.asked)
             s.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             wait_for(lambda: len(fake.asked) > n or select.select([s], [], [], 0)[0], "a job, or an answer")
-            answer = s.recv(65536) if len(fake.asked) == n else b""
+            answer = first_answer(s) if len(fake.asked) == n else b""
         check(b" 429 " in answer and b"more than your share" in answer, "the share has an end", answer)
         # To be read, one takes its body, the values and a copy of their texts at once.
         equal(len(fake.asked), (share - 3 * len(body)) // (2 * size) + 1, "requests that fill a share")

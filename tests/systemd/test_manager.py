@@ -92,6 +92,12 @@ def activation_and_end():
         d.expect_exit = None
 
 
+def stands(pid):
+    """Whether the process is stopped."""
+    with open(f"/proc/{pid}/stat") as f:
+        return f.read().rsplit(")", 1)[1].split()[0] == "T"
+
+
 @test
 def watchdog():
     """Pings come while it is idle and while it works, with a line for the status; none from a stopped process."""
@@ -105,8 +111,10 @@ def watchdog():
         job.wait()
         os.kill(d.process.pid, signal.SIGSTOP)
         try:
-            time.sleep(0.1)
-            d.heard(0)
+            wait_for(lambda: stands(d.process.pid), "it stands")
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:  # behind all that it has said
+                s.sendto(b"MARK=1", os.path.join(d.dir, "notify"))
+            d.wait_told("MARK=1")
             equal(d.heard(0.8), [], "what a stopped daemon says")
         finally:
             os.kill(d.process.pid, signal.SIGCONT)

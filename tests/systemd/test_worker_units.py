@@ -1,5 +1,6 @@
 """Workers as units of their own, without systemd: this script plays the manager, listening on their sockets and
 starting a worker when tandemd connects. What happens under the real one is test_nspawn.py's subject."""
+import contextlib
 import ctypes
 import os
 import platform
@@ -179,22 +180,24 @@ def killed_and_stopped():
                 if what == "restart":
                     d.cli("restart", name, check_exit=0)
                 else:
-                    os.kill(before, getattr(signal, "SIG" + what))
+                    send_signal(before, getattr(signal, "SIG" + what))
             r = job.wait()
             same_ids(r.ids, want, what)
             check(r.recoveries >= 1, f"{what}: a recovery")
             is_known(d, what, name, before, said)
     with Unit() as d:  # which sees soon that a worker stands
         for _ in range(20):  # on a busy machine the job may be over before
+            d.wait_ready()
             job = d.start_job(n=700)
             job.until(20)
             before = d.pid("npu")
-            os.kill(before, signal.SIGSTOP)
+            send_signal(before, signal.SIGSTOP)
             r = job.wait()
             same_ids(r.ids, want, "STOP")
             if r.recoveries >= 1:
                 break
-            os.kill(before, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # the daemon may have ended it
+                send_signal(before, signal.SIGCONT)
         check(r.recoveries >= 1, "STOP: a recovery")
         is_known(d, "STOP", "npu", before, "stopped by a signal")
 
@@ -207,7 +210,7 @@ def on_an_older_kernel():
         for name, signo in (("gpu", signal.SIGKILL), ("npu", signal.SIGSEGV)):
             with d.in_midst(dict(n=700), tokens=20) as (job,):
                 equal(d.pid(name), d.units.running[name].pid, "the process that tandemd knows")
-                os.kill(d.pid(name), signo)
+                send_signal(d.pid(name), signo)
             same_ids(job.wait().ids, want, name)
             check("this kernel does not say how" in d.worker(name)["last_exit"], "what is known", d.worker(name))
 
@@ -234,14 +237,14 @@ def of_another_user():
                     equal(next(line for line in f if line.startswith("Uid:")).split()[1], str(uid), "whose process")
             job = d.start_job(n=700)
             job.until(20)
-            os.kill(d.pid("gpu"), signal.SIGKILL)
+            send_signal(d.pid("gpu"), signal.SIGKILL)
             same_ids(job.wait().ids, want, "after a loss")
             before = d.pid("gpu")
             d.generate(ids=[2, HANG_TOKEN], n=1, may_fail=True)
             check(d.pid("gpu") != before, "the one that hung has left")
             check("no progress for" in d.log(), "a hang was found", d.log()[-600:])
             before = d.pid("npu")
-            os.kill(before, signal.SIGSTOP)
+            send_signal(before, signal.SIGSTOP)
             wait_for(lambda: "cannot ask systemd to kill tandem-npu-worker.service" in d.log(), "the manager is needed")
             os.kill(before, signal.SIGKILL)
             wait_for(lambda: d.worker("npu")["state"] == "ready" and d.pid("npu") != before, "a new process")
