@@ -9,6 +9,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
+from gguf_edit import with_other_bytes  # noqa: E402
 from http_test import *  # noqa: E402,F403
 
 NAMES = {"classes": ["sadness", "joy", 'émerveillement "<&>"', "anger", "fear"],
@@ -121,18 +122,6 @@ def command():
             check(r.returncode == status and words in r.stderr.decode(), words, r.returncode, r.stderr)
 
 
-def changed(path, folder, *changes):
-    with open(path, "rb") as f:
-        data = f.read()
-    for old, new in changes:
-        check(old in data and len(old) == len(new), "the file has", old)
-        data = data.replace(old, new)
-    out = os.path.join(folder, "changed.gguf")
-    with open(out, "wb") as f:
-        f.write(data)
-    return out
-
-
 @test
 def what_is_refused():
     head = b"cls.output.weight"
@@ -154,9 +143,10 @@ def what_is_refused():
                                 (head + struct.pack("<IQQ", 2, 64, 5), head + struct.pack("<IQQ", 2, 4, 80),
                                  "tells 80 classes apart, 2 to 64 are supported"),
                                 (head, b"cls.outpux.weight", "pooling_type")):
-            r = d.cli("classify", "-m", changed(model("classes"), folder, (old, new)), "x")
+            r = d.cli("classify", "-m", with_other_bytes(model("classes"), folder, (old, new)), "x")
             check(r.returncode == 1 and words in r.stderr.decode(), new, words, r.stderr)
-        nameless = changed(model("classes"), folder, (b"classifier.output_labels", b"classifier.output_labelz"))
+        other_key = b"classifier.output_labels", b"classifier.output_labelz"
+        nameless = with_other_bytes(model("classes"), folder, other_key)
         told = d.cli_json("classify", "-m", nameless, "x")[0][0]
         equal({c["label"] for c in told}, {f"LABEL_{i}" for i in range(5)}, "names of a file without names")
 

@@ -9,6 +9,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
+from gguf_edit import with_other_bytes  # noqa: E402
 from http_test import *  # noqa: E402,F403
 
 KINDS = ("rank", "xlm-rank", "qwen3")
@@ -104,18 +105,6 @@ def command():
             check(r.returncode == status and words in r.stderr.decode(), words, r.returncode, r.stderr)
 
 
-def changed(path, folder, *changes):
-    with open(path, "rb") as f:
-        data = f.read()
-    for old, new in changes:
-        check(old in data and len(old) == len(new), "the file has", old)
-        data = data.replace(old, new)
-    out = os.path.join(folder, "changed.gguf")
-    with open(out, "wb") as f:
-        f.write(data)
-    return out
-
-
 @test
 def what_is_refused():
     bert = make_model("mean", "f32", arch="bert", seed=1)
@@ -133,7 +122,7 @@ def what_is_refused():
                 ("qwen3", b"classifier.output_labels", b"classifier.output_labelz", "tells 2 classes apart"),
                 ("qwen3", b"chat_template.rerank", b"chat_template.rerunk", "tokenizer.chat_template.rerank"),
                 ("qwen3", b"{document}", b"{dokument}", "not one {query} and one {document}")):
-            r = d.cli("rerank", "-m", changed(model(kind), folder, (old, new)), "q", "d")
+            r = d.cli("rerank", "-m", with_other_bytes(model(kind), folder, (old, new)), "q", "d")
             check(r.returncode == 1 and words in r.stderr.decode(), new, words, r.stderr)
 
 

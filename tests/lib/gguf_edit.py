@@ -1,5 +1,6 @@
 """A GGUF file with its keys and tensors changed: the forms that other converters write, made from the tests' own
 models."""
+import os
 import struct
 
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -165,3 +166,16 @@ class GgufEdit:
         with open(path, "wb") as f:
             f.write(head + b"\0" * (-len(head) % 32) + self.data[self.start:])
         return path
+
+
+def with_other_bytes(path, folder, *changes):
+    """A copy of the file in which (old, new) of equal length are exchanged, wherever old stands."""
+    with open(path, "rb") as f:
+        data = f.read()
+    for old, new in changes:
+        assert old in data and len(old) == len(new), f"the file has {old}"
+        data = data.replace(old, new)
+    out = os.path.join(folder, "changed.gguf")
+    with open(out, "wb") as f:
+        f.write(data)
+    return out
