@@ -528,16 +528,16 @@ class Daemon:
     @contextlib.contextmanager
     def in_midst(self, *requests, tokens=1, of=None):
         """Jobs that have so many tokens (of: the number of the job that has them) and more to come. The workers stand
-        still when the jobs begin, run in slices, and stand still meanwhile, so the jobs are in their midst however long
-        this test takes to do something to them. On a busy machine a slice may last to a job's end: then there are new
-        jobs."""
+        still, run in slices until then, and stand still meanwhile, so the jobs are in their midst however long this
+        test takes to do something. Where a slice lasted to the second half of what was to come there are new jobs."""
         for _ in range(20):
             with self.standing() as workers:
                 jobs = [self.start_job(**r) for r in requests]
-                late = jobs if of is None else jobs[of:of + 1]
-                run_in_slices(workers, lambda: all([j.has(tokens) or j.result.reason for j in late]), "tokens")
+                late = list(zip(jobs, requests))[slice(of, None if of is None else of + 1)]
+                run_in_slices(workers, lambda: all([j.has(tokens) or j.result.reason for j, _ in late]), "tokens")
                 there = {j["job"] for j in self.jobs()}
-                if all(len(j.result.ids) >= tokens and j.result.job in there for j in late):
+                made = [(len(j.result.ids), (tokens + r.get("n", 64)) // 2, j.result.job in there) for j, r in late]
+                if all(tokens <= n <= half and going_on for n, half, going_on in made):
                     return (yield jobs)
             for job in jobs:
                 job.vanish()
