@@ -26,10 +26,10 @@ def flood():
             wire = d.wire()
         job = request(n=3000, temp=1.0)
         refused, accepted, slowest = 0, 0, 0.0
+        done = d.status().get("jobs_done", 0)  # before the first of them can end
         for i in range(128):
             wire.send("generate", dict(job, prompt_ids=[2] + [300 + i] * 20, prompt=b""))
-        before, s = rss(d.process.pid), d.status()
-        done, tokens = s.get("jobs_done", 0), s.get("tokens_generated", 0)
+        before, tokens = rss(d.process.pid), d.status().get("tokens_generated", 0)
         for i in range(n - 128):
             begin = time.monotonic()
             number = wire.send("generate", job)
@@ -124,9 +124,9 @@ def queue_positions():
 def an_idle_model_leaves():
     with Daemon(args=config("[engine]\nidle-unload = 1s\n"), hang_ms=STANDING_MS) as d:
         want = d.generate(n=8).ids
-        loaded = d.status().get("arena_bytes", 0)
         with d.in_midst(dict(n=3000), tokens=10) as (job,):  # so it is in use for longer than that
             time.sleep(1.3)
+            loaded = d.status()["arena_bytes"]
             equal(d.model("tale")["state"], "loaded", "state while it is used")
             job.vanish()
         wait_for(lambda: not d.status()["models"], "the model leaves")
