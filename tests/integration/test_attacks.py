@@ -334,12 +334,11 @@ def counts_of_others():
         d = stack.enter_context(system_daemon(hang_ms=STANDING_MS))
         for _ in range(3):
             d.generate(n=5)
-        held = [wire_of(d, uid, timeout=60 * SLOW) for uid in (ATTACKER,) * 5 + (BYSTANDER,)]
-        for w in held:
-            rid = w.send("generate", request(ids=[2, 3, 4], n=4000))
-            while w.receive(rid)[0] != "tokens":
-                pass
-        stack.enter_context(d.standing())  # so that none ends meanwhile
+        workers, held = stack.enter_context(d.standing()), []  # so that none ends meanwhile
+        for uid in (ATTACKER,) * 5 + (BYSTANDER,):
+            with as_user(uid):
+                held.append(d.start_job(ids=[2, 3, 4], n=4000))
+        run_in_slices(workers, lambda: all([job.has(1) for job in held]), "tokens")
 
         def told(uid):
             with wire_of(d, uid) as w:
@@ -361,8 +360,8 @@ def counts_of_others():
                 eighth = -(-m.get(f"kv_pages_{kind}", 0) // 8)
                 used = m.get(f"kv_pages_{kind}_used", 0)
                 check(used in (0, m.get(f"kv_pages_{kind}", 0)) or used % eighth == 0, "pages in eighths", m)
-        for w in held:
-            w.close()
+        for job in held:
+            job.vanish()
 
 
 @test
