@@ -145,7 +145,7 @@ def on_vulkan():
     paths = [path_of(*kind) for kind in MODELS] + [make_model(size, t, arch=arch) for arch, size, t in FILE_ROWS]
     for path in paths:
         model = name_of(path)
-        with Daemon(models=[path], env=env, hang_ms=60000, placement="gpu") as d:
+        with Daemon(models=[path], env=env, hang_ms=STANDING_MS, placement="gpu") as d:
             d.wait_ready(600)
             check("vulkan" in json.dumps(d.workers()["gpu"]), "the device", d.workers()["gpu"])
             short = [dict(job, ids=job["ids"][:30], n=8) for job in jobs()]  # a CPU implementation is slow
@@ -156,9 +156,8 @@ def on_vulkan():
             for got, first in zip(together(d, [dict(job, model=model) for job in short * 2]), want * 2):
                 same_ids(got.ids, first.ids, f"{model}, four together")
                 check(got.logprobs == first.logprobs, f"{model}, four together: log-probabilities differ")
-            job = d.start_job(model=model, **short[1])
-            job.until(2)
-            d.signal_worker("gpu")
+            with d.in_midst(dict(short[1], model=model), tokens=2) as (job,):
+                d.signal_worker("gpu")
             got = job.wait(120)
             same_ids(got.ids, want[1].ids, f"{model}, a kill")
             check(got.recoveries > 0, f"{model}: the kill met the job")
