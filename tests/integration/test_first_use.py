@@ -454,7 +454,7 @@ def all_are_asked_to_end():
         with Daemon(hang_ms=STANDING_MS) as d:
             d.expect_exit = None
             d.wait_ready()
-            with d.in_midst(dict(n=40), tokens=10) as (job,):  # few: they have the 5 s that tandemd gives them
+            with d.in_midst(dict(n=24), tokens=6) as (job,):  # few: they have the 5 s that tandemd gives them
                 for pid in d.pids():
                     if pid != d.process.pid or signo != signal.SIGHUP:
                         os.kill(pid, signo)
@@ -462,7 +462,7 @@ def all_are_asked_to_end():
                     d.process.send_signal(signal.SIGTERM)
                 wait_for(lambda: ": ending; " in d.log(), "tandemd has heard the signal")
             result = job.wait()
-            equal((result.reason, len(result.ids)), ("DONE_LENGTH", 40), "the job's end")
+            equal((result.reason, len(result.ids)), ("DONE_LENGTH", 24), "the job's end")
             equal(d.wait_end(), None, "the daemon's end")
             check(") lost: " not in d.log() and "restart" not in d.log(), "the log", d.log())
 
