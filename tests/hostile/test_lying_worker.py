@@ -31,8 +31,8 @@ def lies(who, fault, words):
     other = "npu" if who == "gpu" else "gpu"
     with Daemon(placement=None, env={f"TANDEM_FAULT_{who.upper()}": fault}) as d:
         begin = time.monotonic()
-        rounds = 0
-        while rounds < 3 or (d.workers()[who]["state"] != "quarantined" and time.monotonic() - begin < 60 * SLOW):
+        rounds, workers = 0, d.workers()
+        while rounds < 3 or (workers[who]["state"] != "quarantined" and time.monotonic() - begin < 60 * SLOW):
             running = [d.start_job(**q) for q in JOBS]
             for i, job in enumerate(running):
                 r = job.wait()
@@ -40,8 +40,9 @@ def lies(who, fault, words):
                 same_ids(r.ids, want[i], f"{who} {fault}: job {i}, round {rounds}")
             rounds += 1
             time.sleep(0.2)
+            workers = d.workers()  # its next try may begin in a moment
         took = time.monotonic() - begin
-        recoveries, workers, log = d.status().get("recoveries", 0), d.workers(), d.log()
+        recoveries, log = d.status().get("recoveries", 0), d.log()
         equal(workers[who]["state"], "quarantined", f"{who} {fault}: the liar")
         check(workers[other]["state"] == "ready", f"{who} {fault}: the honest worker is up", workers[other])
         check(workers[other].get("restarts", 0) <= 1, f"{who} {fault}: restarts of the honest worker", workers[other])
