@@ -99,9 +99,12 @@ def a_refused_file_is_not_remembered():
         path = os.path.join(tmp, "broken.gguf")
         with open(TALE, "rb") as f, open(path, "wb") as g:
             g.write(f.read(1 << 20))
-        d.cli("generate", "-m", path, "-n", "2", "x", check_exit=1)
-        states = [m["state"] for m in d.call("models")["models"] if m["name"] == "broken"]
-        equal(states, ["failed"], "listed")
+
+        def listed():
+            """For three seconds, which may be over before this process asks."""
+            d.cli("generate", "-m", path, "-n", "2", "x", check_exit=1)
+            return [m["state"] for m in d.call("models")["models"] if m["name"] == "broken"]
+        equal(wait_for(listed, "it is listed"), ["failed"], "listed")
         wait_for(lambda: not any(m["name"] == "broken" for m in d.call("models")["models"]), "it leaves the list", 6)
         shutil.copy(SPROUT, path)
         d.cli("generate", "-m", path, "-n", "2", "x", check_exit=0)
