@@ -23,10 +23,11 @@ LIMITS = {"default": (0.06, 95), "precise": (0.003, 98), "f32": (0.0002, 99)}
 def reference(model):
     """A random text of 60 tokens, scored in float64; made once for each build directory."""
     path = model + ".short.json"
+    part = f"{path}.part-{os.getpid()}"  # the full test may make it too, at the same time
     if not os.path.exists(path):
-        subprocess.run([sys.executable, "-B", os.path.join(TREE, "tools", "demo-model", "gemma_ref.py"), model,
-                        path + ".part", "--seqs", "1", "--len", "60"], check=True, stdout=subprocess.DEVNULL)
-        os.rename(path + ".part", path)
+        subprocess.run([sys.executable, "-B", os.path.join(TREE, "tools", "demo-model", "gemma_ref.py"), model, part,
+                        "--seqs", "1", "--len", "60"], check=True, stdout=subprocess.DEVNULL)
+        os.rename(part, path)
     return path
 
 
