@@ -133,7 +133,7 @@ def no_numbers():
     at = -(-g.head_bytes // 32) * 32 + norm["offset"]
     with open(source, "rb") as f:
         data = bytearray(f.read())
-    with Daemon(models=(source, TALE)) as d, tempfile.TemporaryDirectory() as tmp:
+    with Daemon(models=(source, TALE), hang_ms=STANDING_MS) as d, tempfile.TemporaryDirectory() as tmp:
         want = embed(d, "-m", source, "x")
         before = {n: w["pid"] for n, w in d.wait_ready().items()}
         path = os.path.join(tmp, "spoilt.gguf")
