@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from tandem_test import SLOW, Daemon, Skip, check, listens, make_folder, wait_for
+from tandem_test import SLOW, Daemon, Skip, check, exit_of, listens, make_folder, wait_for
 
 NAME = "dev.tandem.Tandem1"
 ROOT = "/dev/tandem/Tandem1"
@@ -85,7 +85,7 @@ class Bus:
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(10 * SLOW)
+        exit_of(self.process, "the end of the bus")
         if os.path.exists(self.path):
             os.unlink(self.path)
 
@@ -118,7 +118,7 @@ class Bus:
         more["args"] = list(more.get("args", ())) + ["--bus", self.address]
         return cls(**more)
 
-    def run(self, *command, timeout=30, **more):
+    def run(self, *command, timeout=120, **more):
         """A command line tool on this bus; its output."""
         need(command[0])
         r = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
