@@ -70,7 +70,7 @@ def the_xml_is_what_is_answered():
 
 @test
 def manager():
-    with Bus() as bus, bus.daemon(models=(TALE, SPROUT)) as d:
+    with Bus() as bus, bus.daemon(models=(TALE, SPROUT), hang_ms=STANDING_MS) as d:
         c = Client(bus).wait()
         p = c.all(ROOT, MANAGER)
         equal((str(p["DefaultModel"]), bool(p["Draining"]), int(p["InterfaceVersion"])), ("tale", False, 1),
@@ -100,6 +100,7 @@ def manager():
         equal(c.refused(ROOT, MANAGER, "UnloadModel", "sa{sv}", "sprout", {}), ERROR + "NoModel", "unload twice")
         equal(c.refused(ROOT, MANAGER, "LoadModel", "sa{sv}", "tale", {"weight": True}), ERROR + "BadRequest", "option")
         # Workers.
+        d.wait_ready()
         before = c.all(ROOT + "/workers/npu", WORKER)
         equal(str(before["State"]), "ready", "worker state")
         pid = d.worker_pid("npu")
@@ -125,7 +126,7 @@ def manager():
 def the_bus_goes_and_comes_back():
     with Bus() as bus, bus.daemon(hang_ms=STANDING_MS) as d:
         c = Client(bus).wait()
-        d.wait_ready()
+        d.generate(n=1)  # a worker that stands while it takes a model is replaced after 10 s
         with d.standing():  # so that none ends before the bus does
             owned, fd = c.generate(max_tokens=4000, ignore_end=True)
             lingering, fd2 = c.generate(max_tokens=12, ignore_end=True, linger=True)
