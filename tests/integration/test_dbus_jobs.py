@@ -414,23 +414,26 @@ def tools_that_leave_after_each_call():
 
 @test
 def quotas_are_those_of_the_socket():
-    with Bus() as bus, bus.daemon() as d:
+    with Bus() as bus, bus.daemon(hang_ms=STANDING_MS) as d:
         c = Client(bus).wait()
+        d.generate(n=1)
         jobs = []
-        while True:
+        with d.standing():  # so that none ends and makes room
+            while True:
+                try:
+                    jobs.append(c.generate(max_tokens=4000, ignore_end=True, priority="background"))
+                except c.dbus.DBusException as e:
+                    equal(e.get_dbus_name(), ERROR + "Quota",
+                          f"refused after {len(jobs)} jobs ({e.get_dbus_message()})")
+                    break
+                check(len(jobs) <= 200, "no end of jobs")
+            print(f"FIGURE jobs of one user over the bus: {len(jobs)}")
             try:
-                jobs.append(c.generate(max_tokens=4000, ignore_end=True, priority="background"))
-            except c.dbus.DBusException as e:
-                equal(e.get_dbus_name(), ERROR + "Quota", f"refused after {len(jobs)} jobs ({e.get_dbus_message()})")
-                break
-            check(len(jobs) <= 200, "no end of jobs")
-        print(f"FIGURE jobs of one user over the bus: {len(jobs)}")
-        try:
-            d.generate(n=1)
-            raise AssertionError("the socket took one more")
-        except Refused as e:
-            check("quota" in str(e), "refused over the socket too", e)
-        c.close()
+                d.generate(n=1)
+                raise AssertionError("the socket took one more")
+            except Refused as e:
+                check("quota" in str(e), "refused over the socket too", e)
+            c.close()
         wait_for(lambda: not d.jobs(), "all to end with their owner", 20)
         for path, fd in jobs:
             os.close(fd)
@@ -521,7 +524,7 @@ def calls_while_a_daemon_ends():
 def calls_that_an_ending_daemon_refuses():
     """Its own job of the bus keeps the name. What is refused meanwhile hears of it when the name is free, so that a
     second call comes to the next daemon."""
-    for _ in range(5):  # a call may come too late to be refused
+    for _ in range(10):  # a call may come too late to be refused
         with Bus() as bus, bus.daemon(hang_ms=STANDING_MS) as d, NextDaemon(bus, d) as following:
             if a_call_is_refused(bus, d, following):
                 return
@@ -545,17 +548,23 @@ def a_call_is_refused(bus, d, following):
     t = threading.Thread(target=ask)
     with d.begun(lambda: c.generate(PROMPT, max_tokens=20000, ignore_end=True),
                  lambda made: c.get(made[0], JOB, "GeneratedTokens") > 3, "tokens") as (path, fd):
+        begin = time.monotonic()
         d.process.terminate()
         wait_for(lambda: c.get(ROOT, MANAGER, "Draining"), "Draining", 10)
         t.start()
         connected.wait()
         time.sleep(0.3)
-        equal((answers, c.get(path, JOB, "State")), ([], "decode"), "while a job runs")
-        c.call(path, JOB, "Cancel", "")
+        state = early = None
+        with contextlib.suppress(c.dbus.DBusException):
+            state, early = str(c.get(path, JOB, "State")), list(answers)
+            c.call(path, JOB, "Cancel", "")
+        late = time.monotonic() > begin + 4.5  # the job has 5 s: its end may be what was seen
+        if not late:
+            equal((early, state), ([], "decode"), "while a job runs")
     t.join(60 * SLOW)
     os.close(fd)
     following.pid()
-    if not answers:
+    if late or not answers:
         return False
     equal(answers[0], ERROR + "Draining", "why not")
     equal(answers[1:], [want], "the text at the second call")
