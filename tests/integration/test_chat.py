@@ -204,8 +204,11 @@ def render_charged():
             f.write(data.replace(template, slow.ljust(len(template))))
         with Daemon(models=(TALE, path)) as d, Wire(d.socket, timeout=120) as w:
             fields = request(model="slow", chat=[("user", "x" * (250 << 10))])
-            said = [w.receive(i)[1].get("message", "") for i in [w.send("render", fields) for _ in range(200)]]
-            n = sum("bytes of texts that wait" in s for s in said)  # the chats alone are 50 MiB, which may wait
+            for _ in range(20):  # a client that has to wait for a CPU sends no faster than they are rendered
+                said = [w.receive(i)[1].get("message", "") for i in [w.send("render", fields) for _ in range(200)]]
+                n = sum("bytes of texts that wait" in s for s in said)  # the chats alone are 50 MiB, which may wait
+                if n > 9:
+                    break
             check(9 < n < 190 and said.count("") == 200 - n, "refused, and the rest rendered", n, set(said))
             equal(w.receive(w.send("render", fields))[0], "rendered", "what was charged is given back")
 
