@@ -249,7 +249,7 @@ def killed_again_and_again():
     """The next daemon dies over them too, some tokens further."""
     def begin():
         # The next daemon goes on with it before its workers can be stopped.
-        return Reader(client, "sampled", **{"max-tokens": 600})
+        return Reader(client, "sampled", **{"max-tokens": 2000})
     with on_a_bus() as (bus, d, client):
         want = begin().said()
         job, = caught(d, lambda: [begin()], 300)
