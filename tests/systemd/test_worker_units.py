@@ -150,7 +150,7 @@ def same_ids_as_children():
     """The text is the same, both workers have run their part, and they leave with the daemon."""
     with Daemon() as d:
         want = d.generate(n=60).ids
-    with Unit() as d:
+    with Unit(hang_ms=STANDING_MS) as d:
         same_ids(d.generate(n=60).ids, want, "workers that are units")
         pids = {n: d.pid(n) for n in NAMES}
         equal(pids, {n: d.units.running[n].pid for n in NAMES}, "the processes that tandemd knows")
@@ -158,9 +158,11 @@ def same_ids_as_children():
                                   stdout=subprocess.PIPE, text=True).stdout
         check("worker" not in children, "tandemd has started none itself", children)
         check(all(blocks(w) for w in d.workers().values()), "both have worked")
-        units = d.units
-    wait_for(lambda: len(units.exits) == 2, "the workers leave with the daemon")
-    equal(sorted(units.exits), [("gpu", 0), ("npu", 0)], "how they left")
+        equal(d.stop(), None, "the daemon's end")
+        d.expect_exit = None
+        # Their manager goes on until then: it kills at its end what is left.
+        wait_for(lambda: len(d.units.exits) == 2, "the workers leave with the daemon")
+        equal(sorted(d.units.exits), [("gpu", 0), ("npu", 0)], "how they left")
 
 
 @test
@@ -239,6 +241,7 @@ def of_another_user():
             job.until(20)
             send_signal(d.pid("gpu"), signal.SIGKILL)
             same_ids(job.wait().ids, want, "after a loss")
+            d.wait_ready()  # the other worker may have ended the job alone, and would run the next one
             before = d.pid("gpu")
             d.generate(ids=[2, HANG_TOKEN], n=1, may_fail=True)
             check(d.pid("gpu") != before, "the one that hung has left")
@@ -271,11 +274,11 @@ def silent_listener():
             s[name] = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             s[name].bind(os.path.join(folder, f"{name}-worker.socket"))
             s[name].listen(16)
-            s[name].settimeout(10)
+            s[name].settimeout(60 * SLOW)
         with Daemon(env={"TANDEM_WORKER_SOCKETS": folder}, placement=None) as d:
             c, _ = s["npu"].accept()
             c.send(b"X")
-            c.settimeout(5)
+            c.settimeout(60 * SLOW)
             equal(c.recv(100), b"", "what an impostor hears")
             c2, _ = s["gpu"].accept()
             wait_for(lambda: "left before it said who it is" in d.log(), "said")
@@ -296,7 +299,7 @@ def worker_alone():
         r = subprocess.run(["/bin/sh", "-c", ACTIVATE, "sh", os.path.join(BIN, f"tandem-{name}-worker")],
                            stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, close_fds=False,
-                           preexec_fn=lambda: os.dup2(a.fileno(), 3), timeout=20)
+                           preexec_fn=lambda: os.dup2(a.fileno(), 3), timeout=60 * SLOW)
         equal(r.returncode, 1, "exit status")
         check("listening Unix stream socket" in r.stdout, "why", r.stdout)
         a.close()
