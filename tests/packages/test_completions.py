@@ -21,7 +21,9 @@ def flags_of(command):
 
 
 def ask_bash(*words):
+    # It waits for a second; a busy machine may take longer.
     script = f"""
+timeout() {{ shift; "$@"; }}
 source {FOLDER}/tandem.bash
 COMP_WORDS=("$@"); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _tandem
 printf '%s\\n' "${{COMPREPLY[@]}}"

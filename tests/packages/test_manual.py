@@ -166,10 +166,10 @@ def formats():
         for name in PAGES:
             path = os.path.join(d, name)
             with open(path, "w") as out:
-                subprocess.run(["scdoc"], input=page(name), stdout=out, check=True, text=True, timeout=20 * SLOW)
+                subprocess.run(["scdoc"], input=page(name), stdout=out, check=True, text=True, timeout=120 * SLOW)
             r = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", path],
                                stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE, text=True, timeout=60 * SLOW,
+                               stderr=subprocess.PIPE, text=True, timeout=120 * SLOW,
                                env=dict(os.environ, LC_ALL="C.UTF-8", MANROFFSEQ="", MANWIDTH="80"))
             equal(r.stderr, "", f"warnings of {name}")
 
@@ -183,7 +183,7 @@ def pages_without_warnings():
         raise Skip("manual pages were not built (scdoc), or there is no man")
     for name in pages:
         r = subprocess.run(["man", "--warnings", "-l", os.path.join(folder, name)], capture_output=True,
-                           env={**os.environ, "LC_ALL": "C", "MANWIDTH": "80"}, timeout=20 * SLOW)
+                           env={**os.environ, "LC_ALL": "C", "MANWIDTH": "80"}, timeout=120 * SLOW)
         equal((r.returncode, r.stderr), (0, b""), f"man {name}")
         check(r.stdout.isascii(), f"{name} has other characters than ASCII")
 
