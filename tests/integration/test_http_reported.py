@@ -115,8 +115,12 @@ def heads_are_known():
             wait_for(lambda: seen("unused")[0] and seen("other")[0], "the heads of files that nobody used", 30)
             before = {name: seen(name) for name in ("unused", "other")}
             d.cli("load", "unused", check_exit=0)
-            g.post("/v1/completions", {"model": "other", "prompt": "A", "max_tokens": 1}, 400)
-            wait_for(lambda: "llama7" in json.dumps([m.get("error") for m in d.status()["models"]]), "it has failed")
+
+            def has_failed():  # is told for three seconds, which may be over: then it is tried again
+                g.post("/v1/completions", {"model": "other", "prompt": "A", "max_tokens": 1}, 400)
+                return "llama7" in json.dumps([m.get("error") for m in d.status()["models"]])
+
+            wait_for(has_failed, "it has failed")
             for name in sorted(before):
                 equal(before[name], seen(name), f"{name}: before its first use and after it")
             check(before["unused"][3] > 0, "a context", before)
@@ -730,14 +734,20 @@ def large_bodies_hold_up_nobody():
                 for t in threads:
                     t.join()
                 return sorted(times_)
-            begin = time.monotonic()
-            json.loads(ids)
-            reading = time.monotonic() - begin  # what reading such a body takes on this machine, about
             small = json.dumps({"prompt": "x", "max_tokens": 1})
-            quick = measure([("/v1/completions", small)] * 2)
-            slow = measure([("/v1/completions", ids), ("/v1/chat/completions", texts)])
-            median = slow[len(slow) // 2]
-            check(median < 4 * quick[-1] + reading, "the median beside large bodies", median, quick[-1], reading)
+            seen = []
+            for _ in range(3):  # other programs may begin between two measures
+                begin = time.monotonic()
+                json.loads(ids)
+                reading = time.monotonic() - begin  # what reading such a body takes on this machine, about
+                before = measure([("/v1/completions", small)] * 2)
+                slow = measure([("/v1/completions", ids), ("/v1/chat/completions", texts)])
+                after = measure([("/v1/completions", small)] * 2)
+                median, most = slow[len(slow) // 2], max(before[-1], after[-1])
+                seen.append((median, most, reading))
+                if median < 4 * most + reading:
+                    return
+            check(False, "the median beside large bodies, the longest beside small ones, reading one", seen)
 
 
 main()
