@@ -205,13 +205,16 @@ def no_growth():
 
 def settled_fds(d):
     """Open files of all processes. A connection that its client has closed stays open in tandemd until the loop comes
-    to it, so this waits until the numbers have stayed the same for half a second."""
+    to it, so the loop answers before each count, over a connection that is always one of them. This waits until the
+    numbers have stayed the same for half a second."""
     fds, since = None, time.monotonic()
-    while time.monotonic() - since < 0.5:
-        now = sorted(open_files(p) for p in d.pids())
-        if now != fds:
-            fds, since = now, time.monotonic()
-        time.sleep(0.02)
+    with d.wire() as w:
+        while time.monotonic() - since < 0.5:
+            w.call("status", {})
+            now = sorted(open_files(p) for p in d.pids())
+            if now != fds:
+                fds, since = now, time.monotonic()
+            time.sleep(0.02)
     return fds
 
 
