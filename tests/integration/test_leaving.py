@@ -72,6 +72,7 @@ def running(d, n, tokens=LONG, **env):
             return clis, workers
         let_go(workers)
         give_up(clis)
+        wait_for(lambda: len(d.jobs()) <= others, "their jobs have ended")
     raise AssertionError("the commands were never in their midst")
 
 
