@@ -82,6 +82,8 @@ def refuses_and_stays():
             d.cli("restart", name, check_exit=0)
             d.wait_ready()
             equal(len(d.generate(**JOB).ids), JOB["n"], "tokens")
+            # That job's steps may all have gone to the other worker, which is in reserve no less than this one.
+            equal(len(d.generate(**JOB, placement=name).ids), JOB["n"], "tokens of the required device")
             check(sum(blocks(d.workers()[name]).values()) > 0, "blocks of the required device")
 
 
