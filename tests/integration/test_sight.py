@@ -70,8 +70,9 @@ def trace(d, name, *args, **more):
 
 def trace_of_a_job(d, **job):
     """All of it, what the command says, and the ids."""
-    for pause in (0.3, 2, 10):  # nothing says from when on it records
-        recorder = d.popen_cli("trace", "-o", os.path.join(d.dir, f"t-{pause}.json"), "--seconds", "300")
+    for attempt, pause in enumerate((0.3, 2, 10, 10, 10)):  # nothing says from when on it records
+        path = os.path.join(d.dir, f"t-{attempt}.json")
+        recorder = d.popen_cli("trace", "-o", path, "--seconds", "300")
         time.sleep(pause * SLOW)
         first = d.status().get("steps_done", 0)
         ids = d.generate(speculation=1, **job).ids
@@ -80,8 +81,10 @@ def trace_of_a_job(d, **job):
         recorder.send_signal(signal.SIGINT)  # ends it early, with what there is
         out, err = recorder.communicate(timeout=60 * SLOW)
         equal(recorder.returncode, 0, "exit status of a trace that was ended by Ctrl-C")
-        t = Trace(os.path.join(d.dir, f"t-{pause}.json"))
-        if len({e["args"]["step"] for e in t.steps}) == n_steps and not any(
+        t = Trace(path)
+        arrows = [[e["id"] for e in t.events if e["ph"] == phase] for phase in "sf"]
+        # A worker hands a step on, and tells the trace so a moment later.
+        if len({e["args"]["step"] for e in t.steps}) == n_steps and set(arrows[0]) == set(arrows[1]) and not any(
                 "unfinished" in e["args"] for blocks in t.blocks.values() for e in blocks):
             break
     return t, err.decode(), ids
