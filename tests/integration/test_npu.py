@@ -396,7 +396,7 @@ def chain_with_vulkan():
         raise Skip("no lavapipe, or too slow under a sanitizer")
     shaders = os.path.join(os.environ.get("TANDEM_TEST_CACHE", "/tmp"), "shaders")
     os.makedirs(shaders, exist_ok=True)
-    with Daemon(models=(SPROUT,), hang_ms=60000,
+    with Daemon(models=(SPROUT,), hang_ms=STANDING_MS,
                 env=dict(TANDEM_NPU="emulated", TANDEM_GPU="vulkan", TANDEM_VULKAN_MEMORY="import",
                          MESA_SHADER_CACHE_DIR=shaders,
                          VK_ICD_FILENAMES=glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json")[0])) as d:
@@ -406,7 +406,7 @@ def chain_with_vulkan():
         wanted = [{"n": 24, "temp": 0.7, "seed": i, "prompt": PROMPT + " " + "and" * i} for i in range(4)]
         alone = [d.generate(**q) for q in wanted]
         path = os.path.join(d.dir, "t.json")
-        compare(together(d, wanted), alone, "together")
+        compare(all_there(d, wanted), alone, "together")  # one after the other they would not overlap
         d.cli("trace", "-o", path, "--past", "--seconds", "0", check_exit=0)  # what the workers did last
         with open(path) as f:
             tracks = {2: [], 3: []}  # of the npu and the gpu worker
