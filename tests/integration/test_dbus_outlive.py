@@ -75,14 +75,23 @@ class Keeping(Held):
         """The manager stands still meanwhile, and its queue has no room."""
         self.reads.clear()
         self.stands.clear()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
-            s.connect(self.extra_env["NOTIFY_SOCKET"])
-            s.send(b"STAND=1")
+        with contextlib.ExitStack() as senders:
+            def sender():
+                s = senders.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+                s.connect(self.extra_env["NOTIFY_SOCKET"])
+                return s
+
+            def sent(s):
+                """How many messages this socket gets rid of: it has a limit of its own, beside the queue's."""
+                s.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    for n in itertools.count():
+                        s.send(b"STATUS=waiting")
+                return n
+            sender().send(b"STAND=1")
             wait_for(self.stands.is_set, "the manager stands still")
-            s.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    s.send(b"STATUS=waiting")
+            while sent(sender()) > 0:
+                pass
         try:
             yield
         finally:
