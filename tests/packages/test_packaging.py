@@ -1,6 +1,7 @@
 """What is installed under any prefix, and that the ways to make packages agree with each other: CPack, debian/, the RPM
 spec and the PKGBUILD. With --full: the source package of Debian is the same bytes each time, and holds the whole tree.
 """
+import fcntl
 import glob
 import hashlib
 import os
@@ -34,12 +35,14 @@ def any_prefix():
         raise Skip("no cmake here")
     with tempfile.TemporaryDirectory() as folder:
         prefix = os.path.join(folder, "opt", "t")
-        r = subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], stdout=subprocess.PIPE,
-                           stderr=subprocess.PIPE, text=True, timeout=300)
-        check(r.returncode == 0, "cmake --install", r.stderr[-1500:])
-        r_install = r
-        with open(os.path.join(BUILD, "install_manifest.txt")) as f:
-            outside = [p for p in f.read().split("\n") if p and not p.startswith(prefix + "/")]
+        with open(os.path.join(BUILD, "install_manifest.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the full run has this test twice, and one manifest
+            r = subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, timeout=300)
+            check(r.returncode == 0, "cmake --install", r.stderr[-1500:])
+            r_install = r
+            with open(os.path.join(BUILD, "install_manifest.txt")) as f:
+                outside = [p for p in f.read().split("\n") if p and not p.startswith(prefix + "/")]
         equal(outside, [], "files outside the prefix")
         equal(os.listdir(folder), ["opt"], "beside it")
         env = {"PATH": "/usr/bin:/bin", "HOME": folder}
