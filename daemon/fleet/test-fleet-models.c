@@ -28,7 +28,7 @@ static void measured(void **state)
                 struct rig *rig;
                 uint64_t n_steps;
 
-                setenv(slow[i], "numerics=-a,slow=900", 1);
+                setenv(slow[i], "numerics=-a,slow=9000", 1); /* more than a step waits for a CPU */
                 setenv(slow[!i], "numerics=-b", 1);
                 rig = rig_new_with(&config);
                 wait_for(rig, rig->n_model_ready == 1);
