@@ -394,9 +394,10 @@ def http(m):
     listed = m.run("tandem", "jobs", user="bob").stdout
     check("key:alice" not in listed, "an ordinary user does not", listed)
     # tandemd believes nobody else who speaks for others.
-    own = m.run("sh", "-c", "install -m 600 -o bob /etc/tandem/http-keys /home/bob/keys; runuser -u bob -- timeout 4 "
+    own = m.run("sh", "-c", "install -m 600 -o bob /etc/tandem/http-keys /home/bob/keys; runuser -u bob -- timeout 20 "
                 "tandem-http --socket /run/tandem/socket --listen 127.0.0.1:11500 --api-key-file /home/bob/keys "
-                ">/tmp/bob.log 2>&1 & sleep 1; printf 'GET /v1/models HTTP/1.0\r\nHost: localhost\r\n"
+                ">/tmp/bob.log 2>&1 & for i in $(seq 300); do grep -q 'answering on' /tmp/bob.log && break; sleep 0.1; "
+                "done; printf 'GET /v1/models HTTP/1.0\r\nHost: localhost\r\n"
                 "Authorization: Bearer bobs-key-0123\r\n\r\n' | bash -c 'exec 3<>/dev/tcp/127.0.0.1/11500; cat >&3; "
                 "cat <&3'; cat /tmp/bob.log", may_fail=True).stdout
     check(" 403 " in own.split("\n")[0] + " ", "bob's own gateway may not speak for others", own)
