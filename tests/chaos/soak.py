@@ -1,8 +1,8 @@
 """A long mixed load: two models, short and long prompts, jobs that finish, are cancelled or vanish, status and tokenize
 calls. In the first part a worker is killed now and then. Nothing may grow: memory (Pss without the KV cache, which has
-a budget), file descriptors and threads of each process are sampled all the time, and the last third is compared with
-the second. tandemd starts a thread of a pool when it is first needed, so its threads have a bound instead. There must
-be no false alarm, and no job may be lost.
+a budget), file descriptors and threads of each process are sampled in the second part, when the last killed worker is
+back, and the second half of the samples is compared with the first. tandemd starts a thread of a pool when it is first
+needed, so its threads have a bound instead. There must be no false alarm, and no job may be lost.
 
 usage: soak.py [--seconds S] [--full] [--seed K] [--placement P]
 20 s; 20 minutes in full, 5 of them under a sanitizer.
@@ -24,7 +24,9 @@ from tandem_test import (SANITIZER, SPROUT, TALE, Closed, Daemon, Refused, check
 WORDS = "the king his daughter a fox and an old mill in the wood once upon time said rode away golden apple sea".split()
 CLIENTS = 6
 DAEMON_THREADS = 14  # the event loop, the server's own, and pools of 4: prompts, requests, files to close
-GROWTH_BYTES = 6 << 20  # malloc's arenas and the pages of the trace rings may still grow by this much in the last third
+GROWTH_BYTES = 6 << 20  # malloc's arenas and the pages of the trace rings may still grow by this much in the last half
+KILLS = 0.4  # the part of the time in which workers are killed
+SAMPLES = 20  # at least; a busy machine takes its time for each
 
 
 def random_request(rng):
@@ -109,14 +111,19 @@ class Soak:
         for c in clients:
             c.start()
         try:
-            while time.monotonic() - begin < self.seconds and not self.errors:
+            while time.monotonic() - begin < KILLS * self.seconds and not self.errors:
+                time.sleep(min(2.0, self.seconds / 60))
+                if time.monotonic() > next_kill:  # rare and early, so that the workers that are sampled are old ones
+                    self.killed.add(self.d.signal_worker(self.rng.choice(("npu", "gpu"))))
+                    self.count("kills")
+                    next_kill += self.seconds * 0.1
+            if not self.errors:
+                self.d.wait_ready(90)
+            begin = time.monotonic()
+            while not self.errors and (time.monotonic() - begin < (1 - KILLS) * self.seconds or
+                                       len(self.samples) < SAMPLES):
                 time.sleep(min(2.0, self.seconds / 60))
                 self.sample()
-                if time.monotonic() > next_kill:  # rare and early, so that the workers of the last third are old ones
-                    if time.monotonic() - begin < self.seconds * 0.4:
-                        self.killed.add(self.d.signal_worker(self.rng.choice(("npu", "gpu"))))
-                        self.count("kills")
-                    next_kill += self.seconds * 0.1
         except BaseException as e:
             self.errors.append(e)
         self.over = True
@@ -127,8 +134,8 @@ class Soak:
 
     def judge(self):
         end, begin = self.samples[-1][0], self.samples[0][0]
-        third = (end - begin) / 3
-        parts = [[f for t, f in self.samples if begin + k * third <= t <= begin + (k + 1) * third] for k in (1, 2)]
+        half = len(self.samples) // 2
+        parts = [[f for _, f in part] for part in (self.samples[:half], self.samples[half:])]
         grown = []
         for name in ("tandemd", "npu", "gpu"):
             for k, what, slack in ((0, "bytes", GROWTH_BYTES), (1, "fds", 3), (2, "threads", 0)):
@@ -139,8 +146,8 @@ class Soak:
                     slack = DAEMON_THREADS - a
                 if b > a + slack:
                     grown.append(f"{what} of {name}: {a:.0f} → {b:.0f}")
-                print(f"FIGURE soak: {name} {what}: second third {a / (1 << 20 if k == 0 else 1):.1f}, "
-                      f"last third {b / (1 << 20 if k == 0 else 1):.1f}{' MiB' if k == 0 else ''}")
+                print(f"FIGURE soak: {name} {what}: first half {a / (1 << 20 if k == 0 else 1):.1f}, "
+                      f"second half {b / (1 << 20 if k == 0 else 1):.1f}{' MiB' if k == 0 else ''}")
         lost = re.findall(r"worker \(pid (\d+)\) lost: (.*)", self.d.log())
         alarms = [f"{pid}: {text}" for pid, text in lost if int(pid) not in self.killed]
         print(f"FIGURE soak: {end - begin:.0f} s, {self.counts}, false alarms {len(alarms)} {alarms}", flush=True)
