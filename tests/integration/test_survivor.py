@@ -50,7 +50,8 @@ def carries_on(placement):
                 check(jobs[0].until(500, timeout=30), f"{victim} is away, tokens come")
                 later = [t for t in jobs[0].result.times if t > at.begin]
                 gaps.append((later[0] - at.begin) * at.share())
-                equal(d.workers()[victim].get("state"), "starting", f"state of the {victim} worker meanwhile")
+                state = d.workers()[victim].get("state")  # after 10 s without a hello there is another process
+                check(state in ("starting", "restarting"), f"state of the {victim} worker meanwhile", state)
                 check(not any(w.get("state") == "quarantined" for w in d.workers().values()), "nobody is quarantined")
                 away.come_back()
                 for job in jobs:
