@@ -24,7 +24,7 @@ static void test_odd_daemons(void **state)
         for (size_t i = 0; i < TDM_ARRAY_SIZE(jobs); i++) {
                 t = connect_to(&fake, &config);
                 job = start(t, jobs[i].model, 0, NULL, NULL);
-                assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+                assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
                 assert_int_equal(tandem_job_result(job)->error.code, jobs[i].code);
                 if (strcmp(jobs[i].model, "bytes") == 0)
                         assert_string_equal(tandem_job_result(job)->tail, "\xef\xbf\xbd");
@@ -161,7 +161,7 @@ static int try_job(const struct fake_config *config, size_t *ret_sent)
                 code = tandem_generate(t, &options, NULL, NULL, &job, NULL);
         }
         if (code == TANDEM_OK) {
-                assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+                assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
                 code = tandem_job_result(job)->reason == TANDEM_REASON_ERROR ? tandem_job_result(job)->error.code :
                                                                                TANDEM_OK;
         }
@@ -270,7 +270,7 @@ static void test_daemon_that_does_not_read(void **state)
         assert_true(tdm_now_ns() - start_ns < 20 * TDM_NSEC_PER_SEC);
         assert_true(tandem_events(t) & POLLOUT);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(jobs); i++) {
-                assert_int_equal(tandem_wait(jobs[i], 20000), TANDEM_OK);
+                assert_int_equal(tandem_wait(jobs[i], 60000), TANDEM_OK);
                 assert_int_equal(tandem_job_result(jobs[i])->error.code, TANDEM_E_BUSY);
                 tandem_job_free(jobs[i]);
         }

@@ -45,7 +45,7 @@ static void test_blocking(void **state)
         assert_string_equal(tandem_socket_path(t), fake.path);
         job = start(t, NULL, 0, NULL, NULL);
         assert_null(tandem_job_result(job));
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         r = tandem_job_result(job);
         assert_non_null(r);
         assert_int_equal(r->reason, TANDEM_REASON_STOP);
@@ -137,7 +137,7 @@ static void test_poll_loop(void **state)
         while (!tandem_job_done(ja) || !tandem_job_done(jb)) {
                 struct pollfd p = { .fd = tandem_fd(t), .events = tandem_events(t) };
 
-                assert_true(poll(&p, 1, 5000) > 0);
+                assert_true(poll(&p, 1, 60000) > 0);
                 assert_int_equal(tandem_dispatch(t, 0), TANDEM_OK);
         }
         assert_int_equal(a.accepted, 1);
@@ -166,7 +166,7 @@ static void test_cancel(void **state)
         set_callbacks(&callbacks);
         t = connect_to(&fake, &config);
         job = start(t, "slow", 0, &callbacks, &h);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_CANCELLED);
         assert_int_equal(h.done, 1);
         tandem_job_free(job);
@@ -174,7 +174,7 @@ static void test_cancel(void **state)
         job = start(t, "slow", 0, NULL, NULL);
         assert_int_equal(tandem_job_id(job), 0);
         assert_int_equal(tandem_cancel(job), TANDEM_OK);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_CANCELLED);
         tandem_job_free(job);
         tandem_close(t);
@@ -198,7 +198,7 @@ static void test_wait_timeout(void **state)
         tandem_set_timeout(t, 30);
         assert_int_equal(tandem_tokenize(t, "deaf", "x", 1, 0, &ids, &n, &err), TANDEM_E_TIMEOUT);
         /* What was given up does not confuse what comes after it. */
-        tandem_set_timeout(t, 5000);
+        tandem_set_timeout(t, 60000);
         assert_int_equal(tandem_tokenize(t, NULL, "ab", SIZE_MAX, 0, &ids, &n, &err), TANDEM_OK);
         assert_int_equal(n, 3);
         tandem_free(ids);
@@ -222,19 +222,19 @@ static void test_callbacks_may_let_go(void **state)
         t = connect_to(&fake, &config);
         /* Freed by its own callback while it is waited for: the connection goes on, silently for that job. */
         job = start(t, "tale", 10, &callbacks, &h);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         assert_int_equal(h.tokens, 2);
         assert_int_equal(h.done, 0);
         /* A blocking request from a callback is refused, not a deadlock. */
         blocked.t = t;
         job = start(t, "tale", 3, &callbacks, &blocked);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         assert_int_equal(blocked.blocking_code, TANDEM_E_BAD_REQUEST);
         tandem_job_free(job);
         /* The connection closed by a callback. */
         c.close = t;
         job = start(t, "slow", 0, &callbacks, &c);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         assert_int_equal(c.tokens, 2);
         assert_int_equal(c.done, 0);
         assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_CANCELLED);
@@ -253,7 +253,7 @@ static void test_refused(void **state)
 
         t = connect_to(&fake, &config);
         job = start(t, "busy", 0, NULL, NULL);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         r = tandem_job_result(job);
         assert_int_equal(r->reason, TANDEM_REASON_ERROR);
         assert_int_equal(r->error.code, TANDEM_E_BUSY);
@@ -261,7 +261,7 @@ static void test_refused(void **state)
         tandem_job_free(job);
 
         job = start(t, "fault", 0, NULL, NULL);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         assert_int_equal(tandem_job_result(job)->error.code, TANDEM_E_DEVICE_FAULT);
         assert_string_equal(tandem_job_text(job, NULL), "Once upon");
         tandem_job_free(job);
@@ -283,7 +283,7 @@ static void test_cancelled_before_it_began(void **state)
 
         t = connect_to(&fake, &config);
         job = start(t, "unborn", 0, NULL, NULL);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_CANCELLED);
         tandem_job_free(job);
         tandem_close(t);
@@ -391,7 +391,7 @@ static void test_older_structs(void **state)
         callbacks.struct_size = offsetof(struct tandem_callbacks, on_done);
         t = connect_to(&fake, &config);
         assert_int_equal(tandem_generate(t, &options, &callbacks, &h, &job, NULL), TANDEM_OK);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         assert_int_equal(h.tokens, 5);
         assert_int_equal(h.done, 0);
         tandem_job_free(job);
@@ -416,7 +416,7 @@ static void test_score(void **state)
         options.n_ids = 5;
         options.top = 3;
         assert_int_equal(tandem_score(t, &options, NULL, NULL, &job, NULL), TANDEM_OK);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         s = tandem_job_scores(job);
         assert_non_null(s);
         assert_int_equal(s->n, 5);
@@ -431,7 +431,7 @@ static void test_score(void **state)
         tandem_score_options_init(&options);
         options.text = "ab";
         assert_int_equal(tandem_score(t, &options, NULL, NULL, &job, NULL), TANDEM_OK);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         s = tandem_job_scores(job);
         assert_int_equal(s->n, 3);
         assert_int_equal(s->n_top[0], 0);
@@ -439,7 +439,7 @@ static void test_score(void **state)
 
         options.model = "oddscore";
         assert_int_equal(tandem_score(t, &options, NULL, NULL, &job, NULL), TANDEM_OK);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         assert_int_equal(tandem_job_result(job)->error.code, TANDEM_E_PROTOCOL);
         assert_null(tandem_job_scores(job));
         tandem_job_free(job);
@@ -500,7 +500,7 @@ static void test_daemon_lost(void **state)
         tandem_set_reattach(t, 0);
         waiting = start(t, "stuck", 0, NULL, NULL);
         job = start(t, "die", 0, &callbacks, &h);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         assert_int_equal(h.tokens, 2);
         assert_int_equal(h.done, 1);
         assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_ERROR);
@@ -573,7 +573,7 @@ static void test_model_fd(void **state)
         config.log = log;
         t = connect_to(&fake, &config);
         job = start(t, "./CMakeLists.txt", 0, NULL, NULL);
-        assert_int_equal(tandem_wait(job, 5000), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
         assert_int_equal(tandem_job_result(job)->reason, TANDEM_REASON_STOP);
         tandem_job_free(job);
         assert_int_equal(tandem_load_model(t, "./CMakeLists.txt", &err), TANDEM_OK);

@@ -16,11 +16,19 @@ static atomic_int n_running[2], most_running[2], sequence;
 static atomic_bool held; /* no task goes on until all are added, however long that takes */
 static int task_ms;
 static int n_done, n_ran;
+/* So many of the second user's tasks are to begin before the first user's tenth ends, however late a thread runs. */
+static int n_awaited;
+static atomic_int n_of_second;
 
 struct task {
         int user, number;
         int began; /* its place among all that ran */
 };
+
+static bool must_wait(const struct task *t)
+{
+        return t->user == 0 && t->number == 9 && atomic_load(&n_of_second) < n_awaited;
+}
 
 static void run(void *userdata)
 {
@@ -30,9 +38,9 @@ static void run(void *userdata)
         if (now > atomic_load(&most_running[t->user]))
                 atomic_store(&most_running[t->user], now);
         t->began = atomic_fetch_add(&sequence, 1);
-        do
+        atomic_fetch_add(&n_of_second, t->user == 1);
+        for (int i = 0; i == 0 || atomic_load(&held) || (i < 5000 && must_wait(t)); i++)
                 nanosleep(&(struct timespec){ .tv_nsec = task_ms * 1000 * 1000 }, NULL);
-        while (atomic_load(&held));
         atomic_fetch_sub(&n_running[t->user], 1);
 }
 
@@ -50,6 +58,8 @@ static void begin(struct tdm_background **b, unsigned n_threads)
 
         atomic_store(&sequence, 0);
         atomic_store(&held, true);
+        atomic_store(&n_of_second, 0);
+        n_awaited = 0;
         task_ms = 2;
         n_done = n_ran = 0;
         for (int i = 0; i < 2; i++)
@@ -66,6 +76,7 @@ static void test_turns(void **state)
 
         for (unsigned n_threads = 1; n_threads <= 4; n_threads += 3) {
                 begin(&b, n_threads);
+                n_awaited = 2;
                 for (int i = 0; i < N_TASKS + 2; i++) {
                         tasks[i] = (struct task){ .user = i >= N_TASKS, .number = i };
                         assert_int_equal(tdm_background_add_for(b, (uint64_t)tasks[i].user, run, done, &tasks[i]), 0);
@@ -123,7 +134,7 @@ static void test_end(void **state)
         struct task tasks[N_TASKS];
 
         begin(&b, 2);
-        task_ms = 100; /* all of them would take two seconds */
+        task_ms = 500; /* all of them would take ten seconds */
         for (int i = 0; i < N_TASKS; i++) {
                 tasks[i] = (struct task){ .user = i % 2, .number = i };
                 assert_int_equal(tdm_background_add_for(b, (uint64_t)tasks[i].user, run, done, &tasks[i]), 0);

@@ -469,7 +469,7 @@ static void test_wake(void **state)
         assert_int_equal(tdm_loop_turn(loop, 0), 0);
         assert_int_equal(w.calls, 0);
         assert_int_equal(pthread_create(&t, NULL, waker_thread, &w), 0);
-        alarm(20); /* after a lost wake-up this would wait for ever */
+        alarm(300); /* after a lost wake-up this would wait for ever */
         assert_int_equal(tdm_loop_run(loop), 0);
         alarm(0);
         pthread_join(t, NULL);

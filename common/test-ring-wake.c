@@ -378,7 +378,7 @@ static void test_wait_timeouts(void **state)
                 assert_int_equal(tdm_ring_wait_any(none, 2, NULL, 0, 0, 5 * TDM_NSEC_PER_MSEC), -ETIMEDOUT);
                 took = tdm_now_ns() - start;
                 assert_true(took >= 30 * TDM_NSEC_PER_MSEC);
-                assert_true(took < 5 * TDM_NSEC_PER_SEC);
+                assert_true(took < WAIT_NS);
                 assert_int_equal(tdm_ring_wait_any(&p.consumer, 1, &kick, 4, 0, UINT64_MAX), 0);
         }
         tdm_ring_without_waitv(false);

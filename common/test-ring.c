@@ -206,7 +206,7 @@ static void test_eventfd_made_blocking(void **state)
 
         pair_make(&p, 4, TDM_RING_WAKE_EVENTFD);
         assert_int_equal(fcntl(tdm_ring_eventfd(p.producer), F_SETFL, 0), 0);
-        alarm(5);
+        alarm(60);
         tdm_ring_disarm(p.consumer);
         alarm(0);
         pair_free(&p);

@@ -119,7 +119,7 @@ struct reader {
 static void *reader_thread(void *arg)
 {
         struct reader *r = arg;
-        uint64_t deadline_ns = tdm_now_ns() + 5 * TDM_NSEC_PER_SEC;
+        uint64_t deadline_ns = tdm_now_ns() + 60 * TDM_NSEC_PER_SEC;
         struct tdm_sigbus_guard g;
 
         do {

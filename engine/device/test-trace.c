@@ -227,6 +227,14 @@ static void test_interrupted(void **state)
 }
 #endif
 
+static uint64_t cpu_ns(void)
+{
+        struct timespec now;
+
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+        return (uint64_t)now.tv_sec * TDM_NSEC_PER_SEC + (uint64_t)now.tv_nsec;
+}
+
 /* The price of being watched, told; held to a bound far above what it is, for machines that are busy. */
 static void test_cost(void **state)
 {
@@ -234,10 +242,10 @@ static void test_cost(void **state)
         uint64_t best = UINT64_MAX;
 
         for (int round = 0; round < 5; round++) {
-                uint64_t t0 = tdm_now_ns();
+                uint64_t begin = cpu_ns();
 
                 write_n(ring, 0, 100000);
-                best = TDM_MIN(best, tdm_now_ns() - t0);
+                best = TDM_MIN(best, cpu_ns() - begin);
         }
         print_message("%.1f ns an event\n", (double)best / 100000);
 #ifndef TANDEM_SANITIZED

@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <sys/ioctl.h>
 #include <cmocka.h>
 
@@ -22,7 +24,23 @@ static int call(int fd, unsigned long code, void *arg)
 struct waiter {
         int fd, result;
         uint32_t syncobj;
+        _Atomic pid_t tid; /* just before it waits */
 };
+
+static bool sleeps(pid_t tid)
+{
+        char path[64], line[256] = "";
+        const char *name_end;
+        FILE *f;
+
+        snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)tid);
+        f = fopen(path, "re");
+        assert_non_null(f);
+        assert_non_null(fgets(line, sizeof(line), f));
+        fclose(f);
+        name_end = strrchr(line, ')');
+        return name_end && name_end[2] == 'S';
+}
 
 /* Of a point that nobody submits. */
 static void *wait_in_vain(void *userdata)
@@ -35,6 +53,7 @@ static void *wait_in_vain(void *userdata)
                                        .n_handles = 1,
                                        .flags = DRM_WAIT_FOR_SUBMIT };
 
+        atomic_store(&waiter->tid, gettid());
         waiter->result = CALL(waiter->fd, DRM_NR_TIMELINE_WAIT, &w);
         return NULL;
 }
@@ -53,7 +72,8 @@ static void close_overtakes_a_wait(void **state)
                 assert_int_equal(CALL(waiter.fd, DRM_NR_SYNCOBJ_CREATE, &created), 0);
                 waiter.syncobj = created.handle;
                 assert_int_equal(pthread_create(&thread, NULL, wait_in_vain, &waiter), 0);
-                usleep(50000);
+                while (!atomic_load(&waiter.tid) || !sleeps(atomic_load(&waiter.tid)))
+                        usleep(1000);
                 assert_int_equal(close(waiter.fd), 0);
                 assert_int_equal(CALL(waiter.fd, DRM_NR_SYNCOBJ_CREATE, &late), EBADF);
                 assert_int_equal(pthread_join(thread, NULL), 0);
