@@ -510,6 +510,10 @@ def hang_up_while_the_prompt_is_read():
         d.call("load", {"model": {"name": "tale"}})
         d.wait_ready()
         took = []
+
+        def hang_ups():
+            text = g.request("GET", "/metrics")[2].decode()
+            return int(re.search(r"^tandem_http_hang_ups_total (\d+)", text, re.M)[1])
         for api, body in (("/v1/completions", {"prompt": [str(i) + "king " * 3500 for i in range(16)], "n": 4}),
                           ("/v1/completions", {"prompt": [str(i) + "wolf " * 3500 for i in range(16)], "n": 4,
                                                "stream": True})):
@@ -517,13 +521,14 @@ def hang_up_while_the_prompt_is_read():
             with d.standing(), g.connect() as s:  # so that no prompt is read to its end
                 s.sendall(head("POST", api, f"Content-Length: {len(body)}") + body)
                 jobs = wait_for(lambda: len(d.jobs()) == 64 and d.jobs(), "64 jobs")
-            watch = Stopwatch()
+                watch = Stopwatch()
+                s.close()  # and the workers stand until the gateway has seen it, however late that is
+                wait_for(lambda: hang_ups() == len(took) + 1, "the hang-up is seen")
             check(all(j.get("generated_tokens", 0) == 0 for j in jobs), "none has a token yet", jobs[0])
             wait_for(lambda: not d.jobs(), "the jobs are gone")
             took.append(watch.seconds())
         check(min(took) < 2 * SLOW, "at once", took)
-        text = g.request("GET", "/metrics")[2].decode()
-        equal(re.search(r"^tandem_http_hang_ups_total (\d+)", text, re.M)[1], "2", "hang-ups counted")
+        equal(hang_ups(), 2, "hang-ups counted")
         equal(d.status().get("jobs_done", 0), 0, "no job ran to its end")
 
 
@@ -544,6 +549,7 @@ def slow_reader():
 
             def stands():
                 before = generated()
+                g.post("/v1/completions", GREEDY)  # takes steps: a job that does not pause has more by then
                 time.sleep(1.0 * min(SLOW, 3))
                 return before > 100 and generated() == before
             if n == 16:
@@ -576,18 +582,17 @@ def a_worker_is_killed():
         d.wait_ready()
         body = {"model": "tale", "prompt": PROMPT, "max_tokens": 300, "seed": 11, "stream": True}
         want = text_of(g.events("/v1/completions", body))[0]
-        result = []
 
         def start():
-            result.clear()
+            result = []  # a new one each time: an answer that was over too soon may be read after the next has begun
             thread = threading.Thread(target=lambda: result.append(text_of(g.events("/v1/completions", body))[0]))
             thread.start()
-            return thread
+            return thread, result
 
-        def streams(thread):
+        def streams(made):
             return any(j.get("generated_tokens", 0) > 0 for j in d.jobs())
 
-        with d.begun(start, streams, "it streams") as thread:
+        with d.begun(start, streams, "it streams") as (thread, result):
             d.signal_worker("gpu")
         thread.join()
         equal(result, [want], "the same text")
