@@ -351,7 +351,8 @@ def half_requests():
                     pass
                 except OSError:
                     open_.discard(i)
-            ok(g)
+            # In one piece: between a head and its body this test may wait for a CPU longer than the gateway waits.
+            equal(statuses(g.raw(post(BODY, "Connection: close"))), [200], "others are served")
         check(not open_, "all are closed", open_, watch.seconds())
         for s in sockets:
             s.close()
@@ -369,6 +370,8 @@ def half_requests_make_room():
         half = post(BODY, "Authorization: Bearer sk-alice-1")[:-1]
         alice = [send(half) for _ in range(500)]
         bob = [send(post(BODY, "Authorization: Bearer sk-bob-12")[:-1]) for _ in range(10)]
+        g.key = "sk-bob-12"
+        g.get("/api/version")  # the gateway has come to what was sent before: it counts a second from there
         time.sleep(1.5 * SLOW)
         s = send(post(BODY, "Authorization: Bearer sk-alice-1"))  # the 501st of hers
         wait_for(lambda: len(d.asked) == 1, "a whole one runs")
@@ -420,7 +423,7 @@ def keys():
 
         def start(*args, listen="127.0.0.1:0"):
             return subprocess.run([os.path.join(BIN, "tandem-http"), "--socket", d.socket, "--listen", listen, *args],
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20 * SLOW)
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60 * SLOW)
         os.chmod(path, 0o644)
         r = start("--api-key-file", path)
         check(r.returncode == 1 and "chmod 600" in r.stdout, "a file that others can read", r.stdout)
@@ -613,7 +616,7 @@ def leaving_a_load():
 @test
 def leaving():
     """SIGTERM: what runs ends, what comes is sent elsewhere, and it leaves with 0."""
-    body = json.dumps({"model": "tale", "prompt": PROMPT, "max_tokens": 20, "stream": True, "seed": 1}).encode()
+    body = json.dumps({"model": "tale", "prompt": PROMPT, "max_tokens": 100, "stream": True, "seed": 1}).encode()
     with Daemon(placement=None, hang_ms=STANDING_MS) as d, Gateway(d) as g, contextlib.ExitStack() as stack:
         def start():
             s = stack.enter_context(g.connect())
