@@ -345,11 +345,14 @@ def prometheus():
         command = ["prometheus", f"--config.file={path}", f"--storage.tsdb.path={folder}/tsdb",
                    f"--web.listen-address={address}", "--log.level=warn"]
         with Program("prometheus", command, lambda: query("count(up == 1)") == 3):
-            time.sleep(1.5) # a whole scrape of all since the last job
             statuses = [json.loads(n.daemon.cli("status", "--json", check_exit=0).stdout) for n in nodes.values()]
             for text, of_status in QUERIES.items():
-                got, want = query(text), of_status(statuses)
-                check(got is not None and abs(got - want) < 1e-9 * max(1, want), text, got, want)
+                want = of_status(statuses)
+
+                def told():  # after a whole scrape of all since the last job
+                    got = query(text)
+                    return got is not None and abs(got - want) < 1e-9 * max(1, want)
+                wait_for(told, f"{text} to be {want}", pause=0.2)
             check(query("sum(tandem_generated_tokens_total)") > 100, "there is something to count")
             check(query("sum(tandem_worker_restarts_total)") >= 1, "a restart is counted")
             equal(query("sum(tandem_http_time_to_first_token_seconds_count)"), len(OPENERS) * 2.0, "first tokens")
