@@ -54,7 +54,7 @@ def who_gets_it():
 
 @test
 def a_chat():
-    with Daemon(placement=None, hang_ms=60000) as d, Gateway(d) as g, Browser(d.dir) as b:
+    with Daemon(placement=None, hang_ms=STANDING_MS) as d, Gateway(d) as g, Browser(d.dir) as b:
         b.open(g, watched=False)
         wait_for(lambda: b.texts("#model option"), "the models")
         equal(b.texts("#model option")[0], "tale", "the default model is first")
@@ -85,7 +85,7 @@ def a_chat():
 @test
 def conversations():
     """What is in the window and in the conversation when answers are long, stopped, refused or begun anew."""
-    with Daemon(placement=None, hang_ms=60000) as d, Gateway(d) as g, Browser(d.dir) as b:
+    with Daemon(placement=None, hang_ms=STANDING_MS) as d, Gateway(d) as g, Browser(d.dir) as b:
         b.open(g)
         wait_for(lambda: b.value("#model"), "the models")
         b.size(900, 420)

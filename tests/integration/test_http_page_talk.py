@@ -232,6 +232,7 @@ def turns():
         equal((b.value("#text"), len(b.asked())), ("five", 8), "still in the box")
         b.hold("false")
         wait_for(lambda: b.said()[-1:] == ["Fifth."], "it is sent")
+        b.last_note("tokens")  # it is kept, too: until then what is typed waits
         equal((contents(b)[-3:], b.value("#text"), b.shown("#hint")), (["four", "Slow.", "five"], "", False),
               "typed ahead")
 
@@ -528,9 +529,10 @@ def looks():
         # A phone: nothing is wider than it, the list is behind a button.
         b.ask("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": {
             "width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": True}})
-        equal(b.run("return [document.documentElement.scrollWidth, chat.scrollWidth - chat.clientWidth]"), [360, 0],
-              "width")
-        equal([b.run("return getComputedStyle(side).visibility"), b.shown("#sides")], ["hidden", True], "no list")
+        wait_for(lambda: b.run("return [document.documentElement.scrollWidth, chat.scrollWidth - chat.clientWidth]") ==
+                 [360, 0], "the width of a phone")
+        wait_for(lambda: [b.run("return getComputedStyle(side).visibility"), b.shown("#sides")] == ["hidden", True],
+                 "no list")
         b.click("#sides")
         wait_for(lambda: b.run("return getComputedStyle(side).visibility") == "visible", "the list")
         press([ESCAPE])

@@ -9,7 +9,7 @@ import subprocess
 import urllib.error
 import urllib.request
 
-from tandem_test import Skip, wait_for
+from tandem_test import Skip, exit_of, wait_for
 
 ENTER = "\ue007"
 NOTES = "article.assistant .note"
@@ -79,7 +79,7 @@ class Browser:
             self.ask("DELETE", "")
         finally:
             self.process.terminate()
-            self.process.wait(10)
+            exit_of(self.process, "chromedriver's end", 30)
             self.log.close()
 
     def ask(self, method, path, body=None):
