@@ -70,7 +70,8 @@ void tdm_fleet_blame_model(struct tdm_fleet_worker *w, const char *reason)
         struct tdm_fleet_entry *entry = being_taken(w);
         unsigned n, n_other;
 
-        if (!entry || entry->leaving || entry->on[w->index].proved)
+        if (!entry || entry->leaving || entry->on[w->index].proved ||
+            (entry->on[tdm_fleet_other(w)->index].proved && !w->record.took_one))
                 return;
         n = ++entry->on[w->index].n_lost;
         n_other = entry->on[tdm_fleet_other(w)->index].n_lost;

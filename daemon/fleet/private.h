@@ -176,6 +176,7 @@ struct tdm_fleet_record {
         unsigned quarantines; /* with no long life between */
         uint64_t try_at_ns;   /* quarantined: the next retry; 0: none */
         bool retrying;        /* quarantined: this life shows whether it can come back */
+        bool took_one;        /* it has loaded a model, in whichever life */
         uint32_t restarts;
         char last_exit[160];
 };
@@ -408,8 +409,9 @@ bool tdm_fleet_charge(struct tdm_fleet_worker *w, unsigned amount);
 void tdm_fleet_forgive(struct tdm_fleet_worker *w);
 /* Back from quarantine: the next breach ends in quarantine again. */
 void tdm_fleet_on_probation(struct tdm_fleet_worker *w);
-/* The worker is lost, maybe while it took a model. A model that it had before is not to blame. A model fails if it has
- * cost each worker a life, or if it has cost one worker lives and the next one would quarantine that worker. */
+/* The worker is lost, maybe while it took a model. A model that it had before is not to blame. Nor is one that the
+ * other worker has loaded, where this worker never took any: its driver may fail at all of them. A model fails if it
+ * has cost each worker a life, or if it has cost one worker lives and the next one would quarantine that worker. */
 void tdm_fleet_blame_model(struct tdm_fleet_worker *w, const char *reason);
 bool tdm_fleet_may_log(struct tdm_fleet_worker *w, enum tdm_fleet_log kind);
 

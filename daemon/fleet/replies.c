@@ -56,6 +56,7 @@ void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t
         }
         entry->on[w->index].load = TDM_FLEET_LOADED;
         entry->on[w->index].proved = true;
+        w->record.took_one = true;
         entry->on[w->index].scratch_bytes = scratch_bytes;
         tdm_utf8_copy(entry->on[w->index].plan, sizeof(entry->on[w->index].plan), plan);
         tdm_fleet_pump_soon(w->fleet);

@@ -371,6 +371,34 @@ static void deadly(void **state)
         unsetenv("TANDEM_FAULT_GPU");
 }
 
+/* A worker that ends at each model, and never took one, is at fault where the other worker has the model. */
+static void barren(void **state)
+{
+        const struct tdm_fleet_config config = { .worker_dir = TANDEM_FAULTY_DIR,
+                                                 .requested = { "host", "host" },
+                                                 .n_threads = 1,
+                                                 .hang_min_ns = HANG_NS,
+                                                 .quarantine_ns = 600 * TDM_NSEC_PER_SEC };
+        struct tdm_fleet_worker *gpu;
+        struct rig *rig;
+
+        if (access(TANDEM_FAULTY_DIR "/tandem-npu-worker", X_OK) < 0)
+                skip();
+        rig = rig_new_with(&config);
+        gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+        run_jobs(rig, TDM_PLACEMENT_ANY);
+        /* As if the NPU worker had been the only one to load it. */
+        rig->fleet->models[0]->on[TDM_WORKER_GPU].proved = false;
+        gpu->record.took_one = false;
+        setenv("TANDEM_FAULT_GPU", "load=abort", 1);
+        assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_GPU, "a test"), 0);
+        wait_for(rig, gpu->record.quarantines == 1);
+        assert_int_equal(rig->model_error.code, 0);
+        run_jobs(rig, TDM_PLACEMENT_ANY);
+        rig_free(rig);
+        unsetenv("TANDEM_FAULT_GPU");
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -382,6 +410,7 @@ int main(void)
                 cmocka_unit_test(hung_in_pieces),
                 cmocka_unit_test(asked_in_a_long_step),
                 cmocka_unit_test(deadly),
+                cmocka_unit_test(barren),
         };
 
         return rig_run_tests("test-fleet-models", tests, TDM_ARRAY_SIZE(tests));

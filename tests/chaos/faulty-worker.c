@@ -13,6 +13,7 @@
  *   cry=MS          the same, again and again in every epoch
  *   results=KIND    says of every token something that cannot be: nan, inf, minus-inf, positive, id, top, top-nan,
  *                   target-nan, n-top
+ *   load=abort      any model is its end
  *   f32=KIND        a model of precision f32 is its end: it aborts (abort) or loops for ever (hang) while it takes it
  *   device=PATH     has an accelerator beside the CPU, while the file PATH is there
  *   numerics=TEXT   calls its bits by another name, so that tandemd takes the two devices for different ones */
@@ -41,7 +42,7 @@ static struct {
         uint64_t slow_percent, slow_from_ns;
         const _Atomic uint32_t *slow_file;    /* mapped */
         uint64_t accuse_from_ns, cry_from_ns; /* 0: never */
-        char results[16], f32[16];
+        char results[16], f32[16], load[16];
         char numerics[64], *description, *numerics_id;
 } fault = { .poison = UINT64_MAX, .hang = UINT64_MAX, .long_token = UINT64_MAX };
 
@@ -107,6 +108,8 @@ static int read_faults(const char *text, struct tdm_error *err)
                         snprintf(fault.results, sizeof(fault.results), "%s", value);
                 else if (strcmp(word, "f32") == 0)
                         snprintf(fault.f32, sizeof(fault.f32), "%s", value);
+                else if (strcmp(word, "load") == 0)
+                        snprintf(fault.load, sizeof(fault.load), "%s", value);
                 else if (strcmp(word, "numerics") == 0)
                         snprintf(fault.numerics, sizeof(fault.numerics), "%s", value);
                 else
@@ -213,7 +216,8 @@ static const char *faulty_numerics_id(const struct tdm_device *unused)
 static int faulty_model_load(struct tdm_device *unused, const struct tdm_device_model_config *config,
                              struct tdm_device_model **ret, struct tdm_error *err)
 {
-        if (config->precision == TDM_PRECISION_F32 && strcmp(fault.f32, "abort") == 0)
+        if (strcmp(fault.load, "abort") == 0 ||
+            (config->precision == TDM_PRECISION_F32 && strcmp(fault.f32, "abort") == 0))
                 abort();
         while (config->precision == TDM_PRECISION_F32 && strcmp(fault.f32, "hang") == 0)
                 __asm__ volatile("");
