@@ -335,7 +335,7 @@ def install(to):
         raise Skip("no CMake or no build tree here")
     for component in ("daemon", "library", "xrt"):
         r = subprocess.run(["cmake", "--install", build, "--component", component], env=dict(os.environ, DESTDIR=to),
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
         if "file INSTALL cannot find" in r.stdout:
             raise Skip(f"not everything is built here: {r.stdout[-200:]}")
         check(r.returncode == 0, f"install {component}", r.stdout)
