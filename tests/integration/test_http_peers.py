@@ -84,6 +84,8 @@ class Reader(threading.Thread):
             line = line[6:] if line.startswith("data: ") else line
             if line.startswith("{"):
                 event = json.loads(line)
+                if event.get("type") == "ping":  # as many as it takes seconds
+                    continue
                 choice = (event.get("choices") or [{}])[0].get("index") if len(event.get("choices", [])) == 1 else None
                 walk(event, (choice,))
         return out
