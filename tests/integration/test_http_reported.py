@@ -656,13 +656,14 @@ def too_long():
         check(error["type"] == "invalid_request_error" and found and int(found[1]) >= n, "Anthropic's", error)
         for path, body in (("/api/generate", {"prompt": long}), ("/api/chat", {"messages": [
                 {"role": "user", "content": long}]})):
-            error = g.post(path, dict(body, model="tale"), 400)["error"]
+            # As a stream it would be an answer after a second, with the error in it.
+            error = g.post(path, dict(body, model="tale", stream=False), 400)["error"]
             check(re.search(r"prompt is too long: \d+ tokens > 4096 maximum", error) and
                   "input length exceeds the context length" in error, path, error)
-        error = g.post("/api/generate", {"model": "tale", "prompt": long, "options": {"num_ctx": 9000, "seed": 1}},
-                       400)["error"]
-        error = g.post("/api/generate", {"model": "tale", "prompt": PROMPT, "raw": True, "options": {"num_ctx": 4}},
-                       400)["error"]
+        g.post("/api/generate", {"model": "tale", "prompt": long, "stream": False,
+                                 "options": {"num_ctx": 9000, "seed": 1}}, 400)
+        error = g.post("/api/generate", {"model": "tale", "prompt": PROMPT, "raw": True, "stream": False,
+                                         "options": {"num_ctx": 4}}, 400)["error"]
         check("prompt is too long: 5 tokens > 4 maximum" in error, "num_ctx", error)
         error = g.post("/v1/completions", {"model": "tale", "prompt": long}, 400)["error"]
         check("maximum context length is 4096 tokens" in error["message"] and
