@@ -331,7 +331,8 @@ def ollama():
                                  "keep_alive": keep})
         # The last one said half a second, which the daemon counts as one; without it the model stays five minutes.
         wait_for(lambda: not g.get("/api/ps")["models"], "a model leaves as its last request says", 20)
-        equal(g.post("/api/chat", {"model": "nope", "messages": HI}, 404)["error"][:16], "the model 'nope'", "unknown")
+        error = g.post("/api/chat", {"model": "nope", "messages": HI, "stream": False}, 404)["error"]
+        equal(error[:16], "the model 'nope'", "unknown")
         g.post("/api/chat", {"model": "../tale"}, 404)
 
 
@@ -430,7 +431,8 @@ def guesses():
                                          ({"draft": "nope"}, 404, "model_not_found", "draft")):
             error = text(status, **more)["error"]
             equal((error["code"], error["param"]), (code, name), str(more))
-        error = g.post("/api/chat", {"model": "tale", "messages": HI, "options": {"draft": "../x"}}, 404)["error"]
+        error = g.post("/api/chat", {"model": "tale", "messages": HI, "stream": False, "options": {"draft": "../x"}},
+                       404)["error"]
         check("'options.draft'" in error, "by its name", error)
 
 
