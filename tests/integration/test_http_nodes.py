@@ -97,6 +97,9 @@ class Balancer(Gateway):
         with open(os.path.join(DEPLOY, "haproxy", "haproxy.cfg")) as f:
             text = f.read().replace("/run/haproxy/admin.sock", self.admin)
         text = text.replace("bind :11434", f"bind fd@{fd}")
+        # A node that gets no CPU for two seconds is late and not dead. One that is dead refuses a check at once.
+        equal(text.count("    timeout connect 200ms\n"), 1, "a timeout")
+        text = text.replace("    timeout connect 200ms\n", "    timeout connect 200ms\n    timeout check 30s\n")
         for name, address, node in zip("abc", ("10.0.0.11", "10.0.0.12", "10.0.0.13"), nodes):
             line = f"server {name} {address}:11434"
             equal(text.count(line), 1, line)
