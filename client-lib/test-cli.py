@@ -237,7 +237,7 @@ class Generate(unittest.TestCase):
             self.assertEqual(self.request()["prompt"], want, args)
         with open(a) as f:
             subprocess.run([TANDEM, "--socket", support.fake.path, "generate", "p"], stdin=f, stdout=subprocess.DEVNULL,
-                           timeout=30, env=environment(), check=True)
+                           timeout=PATIENCE, env=environment(), check=True)
         self.assertEqual(self.request()["prompt"], "p\n\neins")
         tandem("generate", "--chat", "-f", a, "p", stdin=b"pipe\n")
         self.assertEqual(self.request()["chat"], [["user", "p\n\neins\n\npipe"]])

@@ -30,6 +30,7 @@ struct conn {
         const struct fake_config *config;
         size_t sent;
         bool broken;
+        bool left; /* the client has closed its end */
         struct fake_job jobs[MAX_JOBS];
         uint64_t next_job;
 };
@@ -60,7 +61,7 @@ static void send_bytes(struct conn *c, const uint8_t *data, size_t size)
                         k = send(c->fd, data + at, n, MSG_NOSIGNAL);
                 }
                 if (k < 0) {
-                        c->broken = true;
+                        c->broken = c->left = true;
                         return;
                 }
                 at += (size_t)k;
@@ -683,8 +684,10 @@ size_t fake_serve(int fd, const struct fake_config *config)
         struct conn *c = calloc(1, sizeof(*c));
         struct tdm_frame_reader *reader;
         uint64_t last_ns = tdm_now_ns();
-        size_t sent;
-        int k;
+        const uint8_t *data;
+        size_t size, sent;
+        unsigned n_fds;
+        int *fds, k;
 
         assert(c);
         c->fd = fd;
@@ -693,10 +696,6 @@ size_t fake_serve(int fd, const struct fake_config *config)
         assert(k == 0);
         while (!c->broken) {
                 struct pollfd p = { .fd = fd, .events = POLLIN };
-                const uint8_t *data;
-                size_t size;
-                int *fds;
-                unsigned n_fds;
                 bool busy = false;
 
                 for (unsigned i = 0; i < MAX_JOBS && !c->broken; i++) {
@@ -720,6 +719,10 @@ size_t fake_serve(int fd, const struct fake_config *config)
                         break;
                 }
         }
+        /* What it said before it left, and nobody can answer any more. */
+        while (c->left && tdm_frame_reader_fill(reader, fd) > 0)
+                while (tdm_frame_reader_next(reader, &data, &size, &fds, &n_fds) > 0)
+                        got_request(c, data, size, fds, n_fds);
         if (config->log) {
                 fputs("{\"request\":\"gone\"}\n", config->log);
                 fflush(config->log);
