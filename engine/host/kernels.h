@@ -157,7 +157,7 @@ struct tdm_kernels {
          * the sum by n; the variance is the mean of (x - mean)², which is a second pass; scale = 1 / sqrtf(variance +
          * eps); y = fmaf((x - mean) * scale, gain, bias). x may be y. */
         void (*layernorm)(const float *x, const float *gain, const float *bias, uint32_t n, float eps, float *y);
-        /* y[i] = x (1 + erf(x / sqrt(2))) / 2, within 2e-7 |x| of it (kernels-ops.h); finite for every finite input. y
+        /* y[i] = x (1 + erf(x / sqrt(2))) / 2, within 3.2e-7 |x| (kernels-ops.h); finite for every finite input. y
          * may be x. */
         void (*gelu_erf)(const float *x, uint32_t n, float *y);
         /* x[i] = max(x[i] - (mean + scale * deviation), 0). ORDER: partial sums and tree as rmsnorm's; the mean is the
