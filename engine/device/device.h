@@ -128,5 +128,14 @@ int tdm_device_check_model(const struct tdm_device_model_config *config, uint64_
                            struct tdm_error *err);
 
 extern const struct tdm_device_ops tdm_host_device_ops;
+/* The features that the host device computes besides those of all devices. */
+#define TDM_HOST_FEATURES                                                                                              \
+        (TDM_FEATURE_BIT(TDM_FEATURE_ROPE_PARTIAL) | TDM_FEATURE_BIT(TDM_FEATURE_WINDOW_BY_LAYER) |                    \
+         TDM_FEATURE_BIT(TDM_FEATURE_SHORT_CONV) | TDM_FEATURE_BIT(TDM_FEATURE_GATED_DELTA) |                          \
+         TDM_FEATURE_BIT(TDM_FEATURE_ATTENTION_GATE) | TDM_FEATURE_BIT(TDM_FEATURE_SHARED_EXPERT) |                    \
+         TDM_FEATURE_BIT(TDM_FEATURE_ROUTER_SIGMOID) | TDM_FEATURE_BIT(TDM_FEATURE_ODD_HEADS) |                        \
+         TDM_FEATURE_BIT(TDM_FEATURE_QK_NORM_EACH) | TDM_FEATURE_BIT(TDM_FEATURE_NORMS_OF_SUMS) |                      \
+         TDM_FEATURE_BIT(TDM_FEATURE_FFN_GELU) | TDM_FEATURE_BIT(TDM_FEATURE_POSITIONS) |                              \
+         TDM_FEATURE_BIT(TDM_FEATURE_PICTURES))
 
 #endif

@@ -16,12 +16,6 @@
  * leaves nothing of it in a cache: with 1.8 million a pass 0.32 ms on one thread, 0.35 on two; with 5.4 million 1.01
  * and 0.68. The other cores are free for tandemd meanwhile. */
 #define ALONE_MACS (UINT64_C(2) << 20)
-#define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
-/* Features that it computes besides those of all devices. */
-#define FEATURES                                                                                                       \
-        (BIT(ROPE_PARTIAL) | BIT(WINDOW_BY_LAYER) | BIT(SHORT_CONV) | BIT(GATED_DELTA) | BIT(ATTENTION_GATE) |         \
-         BIT(SHARED_EXPERT) | BIT(ROUTER_SIGMOID) | BIT(ODD_HEADS) | BIT(QK_NORM_EACH) | BIT(NORMS_OF_SUMS) |          \
-         BIT(FFN_GELU) | BIT(POSITIONS) | BIT(PICTURES))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -553,7 +547,7 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
         struct tdm_host_model *model;
         int r;
 
-        r = tdm_device_check_model(config, FEATURES, "host", err);
+        r = tdm_device_check_model(config, TDM_HOST_FEATURES, "host", err);
         if (r == 0)
                 r = check_streams(&header->recipe, hp, err);
         if (r)

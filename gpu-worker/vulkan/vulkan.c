@@ -11,14 +11,6 @@
 /* An eighth of the device's memory, between these bounds, is left to buffers for work. */
 #define WORK_BYTES_MIN (UINT64_C(128) << 20)
 #define WORK_BYTES_MAX (UINT64_C(1) << 30)
-/* What layers with a state consist of, shared experts, experts chosen by a sigmoid, norms of heads that Command R+ has,
- * and rows that are no tokens. */
-#define LEFT_TO_HOST                                                                                                   \
-        (TDM_FEATURE_BIT(TDM_FEATURE_SHORT_CONV) | TDM_FEATURE_BIT(TDM_FEATURE_GATED_DELTA) |                          \
-         TDM_FEATURE_BIT(TDM_FEATURE_ATTENTION_GATE) | TDM_FEATURE_BIT(TDM_FEATURE_SHARED_EXPERT) |                    \
-         TDM_FEATURE_BIT(TDM_FEATURE_ROUTER_SIGMOID) | TDM_FEATURE_BIT(TDM_FEATURE_QK_NORM_EACH) |                     \
-         TDM_FEATURE_BIT(TDM_FEATURE_PICTURES))
-
 int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err)
 {
         return tdm_vk_device_probe(config, err);
@@ -151,7 +143,8 @@ unsigned tdm_vulkan_profile_take(struct tdm_device *public, struct tdm_vulkan_pr
 
 const struct tdm_device_ops tdm_vulkan_device_ops = {
         .name = "vulkan",
-        .left_to_host = { .features = LEFT_TO_HOST, .types = UINT64_C(1) << TDM_TYPE_NVFP4 },
+        /* It computes the features of all devices and no others (load/load.c). */
+        .left_to_host = { .features = TDM_HOST_FEATURES, .types = UINT64_C(1) << TDM_TYPE_NVFP4 },
         .open = vulkan_open,
         .close = vulkan_close,
         .describe = vulkan_describe,

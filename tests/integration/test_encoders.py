@@ -1,5 +1,6 @@
 """Encoders of BERT's kinds through a real tandemd: ids and vectors as the makers' implementations have them (golden
 files of tools/make-bert-goldens.py), by every door; the same bits alone and in company; and what is refused."""
+import glob
 import json
 import math
 import os
@@ -91,6 +92,26 @@ def every_door_and_company():
         equal(embed(d, *texts), alone, "over a worker's death")
     with Daemon(models=(model("mean", "q8_0"),), threads=2, placement="npu") as d:
         equal(embed(d, *texts), alone, "elsewhere, with two threads")
+
+
+@test
+def on_a_machine_with_vulkan():
+    """Vulkan computes no such layers: its worker runs the model on the CPU, with the bits of a machine without."""
+    icd = glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json")
+    if SANITIZER or not icd:
+        raise Skip("no lavapipe (Debian: mesa-vulkan-drivers), or too slow under a sanitizer")
+    env = {"TANDEM_GPU": "vulkan", "TANDEM_NPU": "host", "VK_DRIVER_FILES": icd[0]}
+    for size in SIZES:
+        texts = [c["text"] for c in with_vectors(size) if c["text"].strip()]
+        with Daemon(models=(model(size),)) as d:
+            want = embed(d, *texts)
+        for placement in ("gpu", "npu", None):
+            with Daemon(models=(model(size),), env=env, placement=placement) as d:
+                d.wait_ready(120)
+                equal(embed(d, *texts), want, f"{size}, placement {placement}")
+                gpu = d.workers()["gpu"]
+                equal(gpu["device"], "vulkan", "the GPU worker's device")
+                check("runs on the CPU" in gpu["plan"] and "does not compute" in gpu["plan"], "the plan", gpu)
 
 
 @test
