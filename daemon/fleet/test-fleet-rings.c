@@ -210,16 +210,6 @@ static void false_accusations(const char *variable, const char *what, enum tdm_w
         unsetenv(variable);
 }
 
-/* What its blocks took: a deadline is many times as long as the slowest, and one may have had no CPU for a second. */
-static void forget_times(struct rig *rig, enum tdm_worker_index worker)
-{
-        struct tdm_progress *p = rig->fleet->workers[worker].progress;
-
-        for (unsigned kind = 0; kind < TDM_N_BLOCK_KINDS; kind++)
-                for (unsigned i = 0; i < TDM_PROGRESS_BUCKETS; i++)
-                        atomic_store(&p->kinds[kind].histogram[i], 0);
-}
-
 /* A stopped worker's progress says that it answers. Else a ping would find it before its claim does, where its peer has
  * no CPU. */
 static bool has_reason(const struct rig *rig, struct tdm_fleet_worker *liar)

@@ -105,16 +105,6 @@ static void blamed(void **state)
         rig_free(rig);
 }
 
-/* What its blocks took: a deadline is many times as long as the slowest, and one may have had no CPU for a second. */
-static void forget_times(struct rig *rig, enum tdm_worker_index worker)
-{
-        struct tdm_progress *p = rig->fleet->workers[worker].progress;
-
-        for (unsigned kind = 0; kind < TDM_N_BLOCK_KINDS; kind++)
-                for (unsigned i = 0; i < TDM_PROGRESS_BUCKETS; i++)
-                        atomic_store(&p->kinds[kind].histogram[i], 0);
-}
-
 static void stop_hook(struct rig *rig, uint32_t n_steps)
 {
         if ((n_steps == 11 && rig->hook_state == 0) || (n_steps == 50 && rig->hook_state == 1)) {

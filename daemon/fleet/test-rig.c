@@ -357,6 +357,15 @@ pid_t worker_pid(struct rig *rig, enum tdm_worker_index worker)
         return status.pid;
 }
 
+void forget_times(struct rig *rig, enum tdm_worker_index worker)
+{
+        struct tdm_progress *p = rig->fleet->workers[worker].progress;
+
+        for (unsigned kind = 0; kind < TDM_N_BLOCK_KINDS; kind++)
+                for (unsigned i = 0; i < TDM_PROGRESS_BUCKETS; i++)
+                        atomic_store(&p->kinds[kind].histogram[i], 0);
+}
+
 int worker_maps(struct rig *rig, enum tdm_worker_index worker, const char *what)
 {
         char path[64], line[512];

@@ -101,6 +101,9 @@ bool jobs_finished(const struct rig *rig);
 /* Runs both jobs to their end and compares with the undisturbed run. */
 void run_jobs(struct rig *rig, enum tdm_placement placement);
 pid_t worker_pid(struct rig *rig, enum tdm_worker_index worker);
+/* Forgets what the worker's blocks took. A deadline is many times as long as the slowest, and one may have had no CPU
+ * for a second. */
+void forget_times(struct rig *rig, enum tdm_worker_index worker);
 /* -1: not to be read from here (the worker is not dumpable). */
 int worker_maps(struct rig *rig, enum tdm_worker_index worker, const char *what);
 /* Kills at a different place of the run each time, then everything at once. */
