@@ -3,6 +3,7 @@
  * and the other reads them after the pop, with no other synchronisation. So a memory order that is too weak in the ring
  * is a data race here. */
 #include "common/test-ring.h"
+#include "common/test-thread.h"
 
 #include <linux/futex.h>
 #include <poll.h>
@@ -447,22 +448,6 @@ static void *late_thread(void *arg)
         return NULL;
 }
 
-static bool is_asleep(pid_t tid)
-{
-        char path[64], line[256] = "";
-        const char *state;
-        FILE *f;
-
-        snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)tid);
-        f = fopen(path, "re");
-        assert_non_null(f);
-        assert_non_null(fgets(line, sizeof(line), f));
-        fclose(f);
-        state = strrchr(line, ')');
-        assert_non_null(state);
-        return state[2] == 'S';
-}
-
 enum late_wake { LATE_WAKE_BEFORE_SLEEP, LATE_WAKE_IN_SLEEP };
 
 static void late_wake_up(bool without_waitv, enum late_wake when, bool early)
@@ -490,7 +475,7 @@ static void late_wake_up(bool without_waitv, enum late_wake when, bool early)
                         usleep(100);
                 usleep(20000); /* time to sleep again; a consumer that is slower makes this round show nothing */
         } else
-                while (!atomic_load(&l.tid) || !is_asleep(atomic_load(&l.tid)))
+                while (!atomic_load(&l.tid) || !test_thread_sleeps(atomic_load(&l.tid)))
                         usleep(100);
         assert_int_equal(tdm_ring_push(p.producer, &d), 0);
         pthread_join(t, NULL);
@@ -524,12 +509,12 @@ static uint64_t spun_ns(struct pair *p, pthread_t thread, pid_t tid)
 {
         uint64_t before_ns;
 
-        while (!is_asleep(tid))
+        while (!test_thread_sleeps(tid))
                 usleep(100);
         before_ns = cpu_ns(thread);
         tdm_ring_wake_early(p->producer);
         usleep(5000);
-        while (!is_asleep(tid))
+        while (!test_thread_sleeps(tid))
                 usleep(100);
         return cpu_ns(thread) - before_ns;
 }

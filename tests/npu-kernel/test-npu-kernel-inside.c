@@ -5,10 +5,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <sys/ioctl.h>
 #include <cmocka.h>
 
+#include "common/test-thread.h"
 #include "common/util.h"
 #include "tests/npu-kernel/uapi.h"
 
@@ -26,21 +26,6 @@ struct waiter {
         uint32_t syncobj;
         _Atomic pid_t tid; /* just before it waits */
 };
-
-static bool sleeps(pid_t tid)
-{
-        char path[64], line[256] = "";
-        const char *name_end;
-        FILE *f;
-
-        snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)tid);
-        f = fopen(path, "re");
-        assert_non_null(f);
-        assert_non_null(fgets(line, sizeof(line), f));
-        fclose(f);
-        name_end = strrchr(line, ')');
-        return name_end && name_end[2] == 'S';
-}
 
 /* Of a point that nobody submits. */
 static void *wait_in_vain(void *userdata)
@@ -72,7 +57,7 @@ static void close_overtakes_a_wait(void **state)
                 assert_int_equal(CALL(waiter.fd, DRM_NR_SYNCOBJ_CREATE, &created), 0);
                 waiter.syncobj = created.handle;
                 assert_int_equal(pthread_create(&thread, NULL, wait_in_vain, &waiter), 0);
-                while (!atomic_load(&waiter.tid) || !sleeps(atomic_load(&waiter.tid)))
+                while (!atomic_load(&waiter.tid) || !test_thread_sleeps(atomic_load(&waiter.tid)))
                         usleep(1000);
                 assert_int_equal(close(waiter.fd), 0);
                 assert_int_equal(CALL(waiter.fd, DRM_NR_SYNCOBJ_CREATE, &late), EBADF);
