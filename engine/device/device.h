@@ -128,6 +128,7 @@ int tdm_device_check_model(const struct tdm_device_model_config *config, uint64_
                            struct tdm_error *err);
 
 extern const struct tdm_device_ops tdm_host_device_ops;
+
 /* The features that the host device computes besides those of all devices. */
 #define TDM_HOST_FEATURES                                                                                              \
         (TDM_FEATURE_BIT(TDM_FEATURE_ROPE_PARTIAL) | TDM_FEATURE_BIT(TDM_FEATURE_WINDOW_BY_LAYER) |                    \

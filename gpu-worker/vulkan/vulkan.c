@@ -11,6 +11,7 @@
 /* An eighth of the device's memory, between these bounds, is left to buffers for work. */
 #define WORK_BYTES_MIN (UINT64_C(128) << 20)
 #define WORK_BYTES_MAX (UINT64_C(1) << 30)
+
 int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err)
 {
         return tdm_vk_device_probe(config, err);

@@ -533,7 +533,7 @@ class Daemon:
         for _ in range(20):
             with self.standing() as workers:
                 jobs = [self.start_job(**r) for r in requests]
-                late = list(zip(jobs, requests))[slice(of, None if of is None else of + 1)]
+                late = list(zip(jobs, requests)) if of is None else [(jobs[of], requests[of])]
                 run_in_slices(workers, lambda: all([j.has(tokens) or j.result.reason for j, _ in late]), "tokens")
                 there = {j["job"] for j in self.jobs()}
                 made = [(len(j.result.ids), (tokens + r.get("n", 64)) // 2, j.result.job in there) for j, r in late]
