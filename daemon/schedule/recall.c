@@ -13,11 +13,13 @@
 #include "daemon/schedule/private.h"
 
 #include "common/log.h"
+#include "common/stint.h"
 
 #define PIECE_PAGES 64u
 #define PIECE_BYTES (UINT64_C(64) << 20)
 #define SLOW_NS (60 * TDM_NSEC_PER_SEC) /* for this long nothing is read after reading was slow */
-/* So much longer than computing may reading take: a thread may wait for a CPU. */
+/* So much longer than computing may reading take: a disk may have slept. Time without a CPU does not count, since
+ * computing would have waited too. */
 #define GRACE_NS (250 * TDM_NSEC_PER_MSEC)
 
 struct recall {
@@ -76,17 +78,32 @@ static void run_look(void *task)
         }
 }
 
+static bool is_slow(const struct recall *r)
+{
+        return r->n_good > 0 && r->row_ns > 0 && r->took_ns > GRACE_NS + r->n_good * TDM_KV_PAGE_TOKENS * r->row_ns;
+}
+
+/* Asks the kernel only where it matters. */
+static bool has_been_slow(struct recall *r, const struct tdm_stint *stint)
+{
+        r->took_ns = tdm_now_ns() - stint->begin_ns;
+        if (is_slow(r))
+                r->took_ns = tdm_stint_ns(stint);
+        return is_slow(r);
+}
+
 static void run_read(void *task)
 {
         struct recall *r = task;
-        uint64_t begin = tdm_now_ns(), row_ns = 0;
+        struct tdm_stint stint;
+        uint64_t row_ns = 0;
 
+        tdm_stint_begin(&stint);
         for (; r->n_good < r->n; r->n_good++) {
                 struct tdm_page_place place = recall_place(r, r->n_good);
                 uint8_t *window = page_at(r, TDM_KV_WINDOW, r->window_pages[r->n_good]);
 
-                r->took_ns = tdm_now_ns() - begin;
-                if (r->row_ns > 0 && r->took_ns > GRACE_NS + r->n_good * TDM_KV_PAGE_TOKENS * r->row_ns)
+                if (has_been_slow(r, &stint))
                         return;
                 if (tdm_page_store_read(r->s->config.page_store, &place, page_at(r, TDM_KV_FULL, r->pages[r->n_good]),
                                         window, &r->has_window[r->n_good], &row_ns) != 0)
@@ -94,7 +111,7 @@ static void run_read(void *task)
                 if (r->row_ns == 0)
                         r->row_ns = row_ns;
         }
-        r->took_ns = tdm_now_ns() - begin;
+        (void)has_been_slow(r, &stint);
 }
 
 /* ---- on the loop ---- */
@@ -164,8 +181,7 @@ static void on_pages_read(void *task, bool ran)
         struct recall *r = task;
         struct tdm_prefix *prefix = r->lane->model->prefix;
         uint32_t filled[PIECE_PAGES];
-        bool slow =
-                r->n_good > 0 && r->row_ns > 0 && r->took_ns > GRACE_NS + r->n_good * TDM_KV_PAGE_TOKENS * r->row_ns;
+        bool slow = is_slow(r);
 
         if (r->lane->dead) {
                 end_recall(r, false); /* the pages go with the model */
