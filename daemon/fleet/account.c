@@ -65,6 +65,14 @@ static struct tdm_fleet_entry *being_taken(const struct tdm_fleet_worker *w)
         return taken;
 }
 
+/* The other worker may yet take the model, and has lost no life over it: it will show whether the model is good. */
+static bool other_will_show(struct tdm_fleet_worker *w, const struct tdm_fleet_entry *entry)
+{
+        const struct tdm_fleet_worker *other = tdm_fleet_other(w);
+
+        return tdm_fleet_usable(other) && entry->on[other->index].n_lost == 0 && !entry->on[other->index].proved;
+}
+
 void tdm_fleet_blame_model(struct tdm_fleet_worker *w, const char *reason)
 {
         struct tdm_fleet_entry *entry = being_taken(w);
@@ -75,7 +83,7 @@ void tdm_fleet_blame_model(struct tdm_fleet_worker *w, const char *reason)
                 return;
         n = ++entry->on[w->index].n_lost;
         n_other = entry->on[tdm_fleet_other(w)->index].n_lost;
-        if (n_other == 0 && n < TDM_FLEET_MAX_DEATHS - 1)
+        if (n_other == 0 && (n < TDM_FLEET_MAX_DEATHS - 1 || (!w->record.took_one && other_will_show(w, entry))))
                 return;
         entry->leaving = true;
         entry->failed = true;

@@ -410,8 +410,9 @@ void tdm_fleet_forgive(struct tdm_fleet_worker *w);
 /* Back from quarantine: the next breach ends in quarantine again. */
 void tdm_fleet_on_probation(struct tdm_fleet_worker *w);
 /* The worker is lost, maybe while it took a model. A model that it had before is not to blame. Nor is one that the
- * other worker has loaded, where this worker never took any: its driver may fail at all of them. A model fails if it
- * has cost each worker a life, or if it has cost one worker lives and the next one would quarantine that worker. */
+ * other worker has loaded, or may yet load without a loss, where this worker never took any: its driver may fail at all
+ * of them. A model fails if it has cost each worker a life, or if it has cost one worker lives and the next one would
+ * quarantine that worker. */
 void tdm_fleet_blame_model(struct tdm_fleet_worker *w, const char *reason);
 bool tdm_fleet_may_log(struct tdm_fleet_worker *w, enum tdm_fleet_log kind);
 

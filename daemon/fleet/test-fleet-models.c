@@ -399,6 +399,57 @@ static void barren(void **state)
         unsetenv("TANDEM_FAULT_GPU");
 }
 
+/* The same while the other worker still takes the model: it shows whether the model is good. */
+static void barren_beside_a_slow_one(void **state)
+{
+        const struct tdm_fleet_config config = { .worker_dir = TANDEM_FAULTY_DIR,
+                                                 .requested = { "host", "host" },
+                                                 .n_threads = 1,
+                                                 .hang_min_ns = 600 * TDM_NSEC_PER_SEC, /* one of them is stopped */
+                                                 .control_ns = 600 * TDM_NSEC_PER_SEC,
+                                                 .quarantine_ns = 600 * TDM_NSEC_PER_SEC };
+
+        if (access(TANDEM_FAULTY_DIR "/tandem-npu-worker", X_OK) < 0)
+                skip();
+        for (unsigned is_good = 0; is_good < 2; is_good++) {
+                struct tdm_fleet_worker *npu, *gpu;
+                struct tdm_fleet_model second;
+                struct rig *rig;
+
+                setenv("TANDEM_FAULT_NPU", "f32=abort", 1);
+                unsetenv("TANDEM_FAULT_GPU");
+                rig = rig_new_with(&config);
+                npu = &rig->fleet->workers[TDM_WORKER_NPU];
+                gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+                wait_for(rig, is_whole(rig));
+                second = rig->model;
+                tdm_fleet_remove_model(rig->fleet, rig->model.model_id);
+                wait_for(rig, !rig->fleet->models[0]);
+                /* As if no model had been there before. */
+                setenv("TANDEM_FAULT_GPU", "load=abort", 1);
+                assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_GPU, "a test"), 0);
+                wait_for(rig, gpu->record.restarts == 1 && gpu->state == TDM_WORKER_READY);
+                gpu->record.took_one = false;
+                assert_int_equal(kill(npu->process.pid, SIGSTOP), 0);
+                second.model_id = 2;
+                second.precision = is_good ? second.precision : TDM_PRECISION_F32;
+                assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, NULL), 0);
+                wait_for(rig, gpu->record.quarantines == 1 || rig->model_error.code != 0);
+                assert_int_equal(rig->model_error.code, 0);
+                assert_int_equal(rig->fleet->models[0]->on[TDM_WORKER_NPU].load, TDM_FLEET_LOADING);
+                assert_int_equal(kill(npu->process.pid, SIGCONT), 0);
+                wait_for(rig, rig->n_model_ready == 2 || rig->model_error.code != 0);
+                assert_int_equal(rig->model_error.code, is_good ? 0 : TDM_E_DEVICE_FAULT);
+                rig->model.model_id = 2;
+                if (is_good)
+                        run_jobs(rig, TDM_PLACEMENT_ANY);
+                assert_int_equal(npu->record.quarantines, 0);
+                rig_free(rig);
+        }
+        unsetenv("TANDEM_FAULT_NPU");
+        unsetenv("TANDEM_FAULT_GPU");
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -411,6 +462,7 @@ int main(void)
                 cmocka_unit_test(asked_in_a_long_step),
                 cmocka_unit_test(deadly),
                 cmocka_unit_test(barren),
+                cmocka_unit_test(barren_beside_a_slow_one),
         };
 
         return rig_run_tests("test-fleet-models", tests, TDM_ARRAY_SIZE(tests));
