@@ -31,6 +31,8 @@ uint64_t tdm_model_leaves_at(const struct tdm_model *model)
 {
         if (model->state != TDM_MODEL_READY || model->use.n_jobs > 0 || model->use.n_steps > 0)
                 return UINT64_MAX;
+        if (model->superseded)
+                return model->use.last_ns;
         if (model->use.keep_until_ns > 0)
                 return model->use.keep_until_ns;
         return model->models->idle_ns > 0 ? model->use.last_ns + model->models->idle_ns : UINT64_MAX;

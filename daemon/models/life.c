@@ -276,21 +276,29 @@ static void log_notes(const struct tdm_model *model)
 static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata);
 static void on_sealed(struct tdm_model_load *load, unsigned n_chunks, void *userdata);
 
-static int start_load(struct tdm_model *model)
+/* The path that a client says is used in messages only. The kernel knows where the file lies. */
+const char *tdm_model_place(const struct tdm_model *model, char *room, size_t size)
 {
-        char link[64], path[4400];
+        char link[64];
         ssize_t n;
 
         if (model->by_name)
-                return tdm_model_load_new(&model->load, model->models->loop, model->fd, model->path, model->path,
-                                          on_stage_done, model);
-        /* The path that the client says is used in messages only. The kernel knows where the file lies. */
+                return model->path;
         snprintf(link, sizeof(link), "/proc/self/fd/%d", model->fd);
-        n = model->models->serves_all ? -1 : readlink(link, path, sizeof(path) - 1);
-        if (n > 0)
-                path[n] = '\0';
-        return tdm_model_load_new(&model->load, model->models->loop, model->fd, tdm_model_told_path(model),
-                                  n > 0 ? path : NULL, on_stage_done, model);
+        n = model->models->serves_all ? -1 : readlink(link, room, size - 1);
+        if (n <= 0)
+                return NULL;
+        room[n] = '\0';
+        return room;
+}
+
+static int start_load(struct tdm_model *model)
+{
+        char room[4400];
+
+        return tdm_model_load_new(&model->load, model->models->loop, model->fd,
+                                  model->by_name ? model->path : tdm_model_told_path(model),
+                                  tdm_model_place(model, room, sizeof(room)), on_stage_done, model);
 }
 
 int tdm_model_start(struct tdm_model *model, struct tdm_error *err)
@@ -633,11 +641,15 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
                         continue;
                 }
                 if (now_ns >= tdm_model_leaves_at(model)) {
-                        tdm_log_info("model %s unloaded: nobody used it for %llu s (idle-unload, or a job's "
-                                     "keep-alive); %.1f MiB are free again",
-                                     model->name,
-                                     (unsigned long long)((now_ns - model->use.last_ns) / TDM_NSEC_PER_SEC),
-                                     MIB(tdm_model_resident_bytes(model)));
+                        if (model->superseded)
+                                tdm_log_info("model %s unloaded: its last job from before it was read anew has ended",
+                                             model->name);
+                        else
+                                tdm_log_info("model %s unloaded: nobody used it for %llu s (idle-unload, or a job's "
+                                             "keep-alive); %.1f MiB are free again",
+                                             model->name,
+                                             (unsigned long long)((now_ns - model->use.last_ns) / TDM_NSEC_PER_SEC),
+                                             MIB(tdm_model_resident_bytes(model)));
                         tdm_model_retire(model);
                 }
         }

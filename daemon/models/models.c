@@ -199,7 +199,8 @@ static struct tdm_model *model_find_file(struct tdm_models *m, const struct tdm_
         struct tdm_model *model;
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
-                if (model->state != TDM_MODEL_FAILED && tdm_file_identity_equal(&model->identity, identity))
+                if (model->state != TDM_MODEL_FAILED && !model->superseded &&
+                    tdm_file_identity_equal(&model->identity, identity))
                         return model;
         return NULL;
 }
@@ -303,6 +304,23 @@ static int become_named(struct tdm_model *model, const char *path, const char *n
         return 0;
 }
 
+/* A projector was put beside the model's file, exchanged or taken away after the model was read: it is read anew for
+ * whoever asks from now on. Jobs that have begun go on with what they began with. */
+static bool is_superseded(struct tdm_model *model, const char *named_path)
+{
+        const struct tdm_model_metadata *metadata = model->metadata;
+        char room[4400];
+
+        if (!metadata)
+                return false;
+        model->superseded = tdm_model_projector_is_news(
+                metadata->projector, named_path ? named_path : tdm_model_place(model, room, sizeof(room)));
+        if (model->superseded)
+                tdm_log_info("model %s: what lies beside its file for pictures is another now; it is read anew",
+                             model->name);
+        return model->superseded;
+}
+
 /* Takes *own when that is a new model. name: of the daemon's own file; NULL: a client passed it. */
 static int open_model_by_file(struct tdm_models *m, struct tdm_account *account, const char *path, const char *name,
                               int *own, struct tdm_model **ret, struct tdm_error *err)
@@ -315,7 +333,7 @@ static int open_model_by_file(struct tdm_models *m, struct tdm_account *account,
                 return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %.*s: %s", TDM_UTF8_CUT(path, 200),
                                      r == -ENXIO ? "it is not a regular file" : strerror(-r));
         model = model_find_file(m, &identity);
-        if (model) {
+        if (model && !is_superseded(model, name ? path : NULL)) {
                 tdm_model_touch(model);
                 *ret = tdm_model_ref(model);
                 return name && !model->by_name ? become_named(model, path, name) : 0;

@@ -126,6 +126,7 @@ struct tdm_model {
         enum tdm_model_state state;
         struct tdm_error error; /* of FAILED */
         bool listed;            /* in models->list */
+        bool superseded;        /* its file is read anew with another projector; this one has jobs to end */
         bool slow_to_encode;    /* its vocabulary: no text is tokenized on the loop */
 
         struct tdm_model_load *load;         /* while a thread works on it */

@@ -86,21 +86,13 @@ static int describe_projector(struct tdm_model_projector *p, const struct tdm_mo
                               const char *architecture, struct tdm_parse_limits *limits, struct tdm_error *err)
 {
         struct tdm_gguf *gguf = NULL;
-        struct tdm_image_size fitted;
         int r = tdm_gguf_open_within(&gguf, p->fd, p->path, limits, err);
 
         if (r == 0)
-                r = tdm_projector_describe(&p->description, gguf, err);
+                r = tdm_projector_describe_for(&p->description, gguf, model, architecture, &p->n_rows, err);
         tdm_gguf_close(gguf);
-        if (r == 0)
-                r = tdm_projector_check_text(&p->description, architecture, model->hparams.d_model, err);
-        if (r == 0 && !tdm_recipe_takes_pictures(&model->recipe, &model->hparams))
-                r = tdm_error_set(err, TDM_E_UNSUPPORTED, "a %s model like this takes no pictures", architecture);
-        if (r == 0) /* every picture is stretched to the same size */
-                r = tdm_image_fit(&p->description.image, (struct tdm_image_size){ 1, 1 }, &fitted, err);
         if (r != 0)
                 return r;
-        p->n_rows = tdm_image_rows(&p->description.image, fitted);
         if (p->n_rows > p->config.most_rows)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "its pictures have %u rows, and a step has room for %u of one; set max-rows to "
@@ -133,6 +125,8 @@ int tdm_model_projector_open(struct tdm_model_projector **ret, const char *path,
         p->fd = fd < 0 ? -1 : fd;
         p->config = *config;
         r = fd < 0 ? fd : tdm_file_identify(fd, &p->identity);
+        if (fd < 0) /* so that it is no news each time */
+                (void)tdm_file_identify_path(p->path, &p->identity);
         if (r == 0)
                 r = describe_projector(p, model, architecture, limits, &p->why);
         if (r == 0)
@@ -187,6 +181,17 @@ uint32_t tdm_model_projector_width(const struct tdm_model_projector *p)
 uint64_t tdm_model_projector_bytes(const struct tdm_model_projector *p)
 {
         return p->identity.size_bytes;
+}
+
+bool tdm_model_projector_is_news(const struct tdm_model_projector *p, const char *model_path)
+{
+        _cleanup_(freep) char *beside = p || !model_path ? NULL : projector_path(model_path);
+        const char *path = p ? p->path : beside;
+        struct tdm_file_identity now;
+
+        if (path && tdm_file_identify_path(path, &now) == 0)
+                return !p || !tdm_file_identity_equal(&now, &p->identity);
+        return p && p->identity.ino != 0;
 }
 
 const char *tdm_model_projector_changed(const struct tdm_model_projector *p)

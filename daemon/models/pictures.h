@@ -41,6 +41,9 @@ const char *tdm_model_projector_path(const struct tdm_model_projector *projector
 uint32_t tdm_model_projector_rows(const struct tdm_model_projector *projector);
 uint32_t tdm_model_projector_width(const struct tdm_model_projector *projector);
 uint64_t tdm_model_projector_bytes(const struct tdm_model_projector *projector); /* of the file */
+/* Whether the path beside the model's file has another file now, or one at all, or none any more. projector NULL: there
+ * was none when the model at model_path (NULL: nobody knows) was read. Asks by name, and opens nothing. */
+bool tdm_model_projector_is_news(const struct tdm_model_projector *projector, const char *model_path);
 /* NULL, or the path of a file that is no longer what it was. */
 const char *tdm_model_projector_changed(const struct tdm_model_projector *projector);
 

@@ -115,6 +115,8 @@ int tdm_open_first_part(const char *dir, const char *name, char *ret_path, size_
 /* NULL, or the path of a part that is no longer what it was. */
 const char *tdm_model_parts_changed(const struct tdm_model_parts *parts);
 
+/* life.c: where its file lies, beside which a projector may; in `room`, or its own. NULL: nobody knows. */
+const char *tdm_model_place(const struct tdm_model *model, char *room, size_t size);
 /* pictures.c: whether a file's name is that of a projector beside a model. */
 bool tdm_is_projector_name(const char *base);
 

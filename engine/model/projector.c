@@ -225,3 +225,21 @@ int tdm_projector_check_text(const struct tdm_projector *projector, const char *
                                      projector->n_out, d_model);
         return 0;
 }
+
+int tdm_projector_describe_for(struct tdm_projector *ret, const struct tdm_gguf *gguf,
+                               const struct tdm_model_description *model, const char *architecture, uint32_t *ret_rows,
+                               struct tdm_error *err)
+{
+        struct tdm_image_size fitted;
+        int r = tdm_projector_describe(ret, gguf, err);
+
+        if (r == 0)
+                r = tdm_projector_check_text(ret, architecture, model->hparams.d_model, err);
+        if (r == 0 && !tdm_recipe_takes_pictures(&model->recipe, &model->hparams))
+                r = tdm_error_set(err, TDM_E_UNSUPPORTED, "a %s model like this takes no pictures", architecture);
+        if (r == 0) /* every picture is stretched to the same size */
+                r = tdm_image_fit(&ret->image, (struct tdm_image_size){ 1, 1 }, &fitted, err);
+        if (r == 0)
+                *ret_rows = tdm_image_rows(&ret->image, fitted);
+        return r;
+}

@@ -8,6 +8,7 @@
 
 #include "engine/file/gguf.h"
 #include "engine/image/fit.h"
+#include "engine/model/model.h"
 
 /* The largest real tower has 27 layers and 4096 patches. */
 #define TDM_PROJECTOR_LAYERS_MAX 128u
@@ -27,5 +28,10 @@ int tdm_projector_describe(struct tdm_projector *ret, const struct tdm_gguf *ggu
 /* TDM_E_BAD_MODEL where the rows do not fit a text model of this architecture and width. */
 int tdm_projector_check_text(const struct tdm_projector *projector, const char *architecture, uint32_t d_model,
                              struct tdm_error *err);
+/* Both, and whether the model takes pictures at all. *ret_rows: of a picture, for the text. TDM_E_UNSUPPORTED,
+ * TDM_E_BAD_MODEL. */
+int tdm_projector_describe_for(struct tdm_projector *ret, const struct tdm_gguf *gguf,
+                               const struct tdm_model_description *model, const char *architecture, uint32_t *ret_rows,
+                               struct tdm_error *err);
 
 #endif
