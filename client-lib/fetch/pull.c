@@ -1,9 +1,10 @@
 /* tandem-pull: what `tandem pull` runs to fetch a model. A program of its own, since loading libcurl and its 30
  * libraries takes longer than most commands do. `tandem pull` has checked the arguments; this interface is between the
- * two alone: tandem-pull FOLDER WHAT NAME SHA256 CONNECTIONS TANDEM, an empty text for what was not given. TANDEM is
- * how the command was called, where the model lies in a folder that it looks into. */
+ * two alone: tandem-pull FOLDER WHAT NAME SHA256 CONNECTIONS TANDEM TEXT-ONLY, an empty text for what was not given.
+ * TANDEM is how the command was called, where the model lies in a folder that it looks into. */
 #include "client-lib/cli/cli.h"
 #include "client-lib/cli/model-file.h"
+#include "client-lib/cli/projector-file.h"
 #include "client-lib/fetch/download.h"
 #include "client-lib/fetch/part.h"
 #include "client-lib/fetch/source.h"
@@ -16,6 +17,7 @@
 
 struct pull_options {
         const char *folder, *sha256, *name; /* NULL: not given */
+        bool text_only;
         unsigned n_connections;
         int folder_fd;
 };
@@ -97,19 +99,21 @@ static int check_there(const struct download *d, const char *path, bool *ret_the
         return EXIT_OK;
 }
 
-static int pull_file(const struct source *source, size_t i, const struct pull_options *options)
+static int pull_file(const struct source *source, const struct source_file *f, const char *name, const char *sha256,
+                     const struct pull_options *options)
 {
-        const struct source_file *f = &source->files[i];
-        const char *name = options->name ? options->name : f->name;
-        struct pull pull = { .name = name, .part = i + 1, .n_parts = source->n_files };
+        bool is_part = f != &source->projector;
+        struct pull pull = { .name = name,
+                             .part = is_part ? (size_t)(f - source->files) + 1 : 1,
+                             .n_parts = is_part ? source->n_files : 1 };
         struct download download = { .url = f->url,
                                      .folder_fd = options->folder_fd,
                                      .folder = options->folder,
                                      .name = name,
                                      .token = source->token,
-                                     .sha256 = options->sha256 ? options->sha256 :
-                                               f->sha256[0]    ? f->sha256 :
-                                                                 NULL,
+                                     .sha256 = sha256       ? sha256 :
+                                               f->sha256[0] ? f->sha256 :
+                                                              NULL,
                                      .size_bytes = f->size_bytes,
                                      .n_connections = options->n_connections,
                                      .on_progress = show_progress,
@@ -150,9 +154,43 @@ static int pull_files(const struct source *source, const struct pull_options *op
 {
         int status = EXIT_OK;
 
-        for (size_t i = 0; i < source->n_files && status == EXIT_OK; i++)
-                status = pull_file(source, (i + 1) % source->n_files, options);
+        for (size_t i = 0; i < source->n_files && status == EXIT_OK; i++) {
+                const struct source_file *f = &source->files[(i + 1) % source->n_files];
+
+                status = pull_file(source, f, options->name ? options->name : f->name, options->sha256, options);
+        }
         return status;
+}
+
+/* The model is there. Its projector follows, if the model would see by one. */
+static int pull_projector(const struct source *source, const char *path, const char *name,
+                          const struct pull_options *options)
+{
+        _cleanup_(tdm_gguf_closep) struct tdm_gguf *model = NULL;
+        _cleanup_(freep) char *own = folder_projector_name(name), *its_path = NULL;
+        struct projector_file projector;
+        struct tdm_error err;
+        uint32_t n_parts;
+        uint64_t bytes;
+        int status;
+
+        if (!source->projector.url || options->text_only || model_file_open(path, &model, &n_parts, &bytes, &err) != 0)
+                return EXIT_OK;
+        if (!projector_file_is_wanted(model)) {
+                out_printf("%s.gguf is not fetched: Tandem takes no pictures with this model\n",
+                           term_safe(source->projector.name));
+                return EXIT_OK;
+        }
+        its_path = own ? folder_file(options->folder, own) : NULL;
+        if (!its_path)
+                return complain("no memory");
+        status = pull_file(source, &source->projector, own, NULL, options);
+        if (status != EXIT_OK)
+                return status;
+        if (projector_file_open(&projector, its_path, false, model, &err) != 0)
+                return complain("%s takes texts alone: %s", name, err.message);
+        projector_file_close(&projector);
+        return EXIT_OK;
 }
 
 /* Says what to do with it now. If Tandem cannot run it, that is said here and not by the first prompt. */
@@ -185,7 +223,7 @@ int main(int argc, char **argv)
         struct tdm_error err;
         int status = EXIT_OK, r;
 
-        if (argc != 7) {
+        if (argc != 8) {
                 fputs("tandem-pull: a part of `tandem pull`, which runs it\n", stderr);
                 return EXIT_USAGE;
         }
@@ -195,6 +233,7 @@ int main(int argc, char **argv)
         options.sha256 = argv[4][0] ? argv[4] : NULL;
         options.n_connections = (unsigned)strtoul(argv[5], NULL, 10);
         options.folder = argv[1];
+        options.text_only = argv[7][0] != '\0';
         if (folder_make(argv[1], &options.folder_fd, &err) != 0)
                 return complain("%s", err.message);
         r = source_find(argv[2], &source, &err);
@@ -212,9 +251,11 @@ int main(int argc, char **argv)
                 unsigned part, n_parts;
                 size_t stem;
 
+                if (path)
+                        status = pull_projector(&source, path, name, &options);
                 if (name && folder_is_part(name, &stem, &part, &n_parts))
                         name[stem] = '\0';
-                if (path)
+                if (path && status == EXIT_OK)
                         say_what_next(path, name, argv[6]);
         }
         source_free(&source);

@@ -29,23 +29,28 @@ void source_free(struct source *s)
                 free(s->files[i].url);
                 free(s->files[i].name);
         }
+        free(s->projector.url);
+        free(s->projector.name);
         *s = (struct source){ 0 };
 }
 
-static int add_file(struct source *s, const char *url, const char *path, uint64_t size_bytes, const char *sha256,
-                    struct tdm_error *err)
+static int fill_file(struct source_file *f, const char *url, const char *path, uint64_t size_bytes, const char *sha256,
+                     struct tdm_error *err)
 {
-        struct source_file *f = &s->files[s->n_files];
-
-        if (s->n_files == SOURCE_MAX_FILES)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "the model has more than %u parts", SOURCE_MAX_FILES);
         *f = (struct source_file){ .url = strdup(url), .name = folder_name_of(path), .size_bytes = size_bytes };
-        s->n_files++;
         if (!f->url || !f->name)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         if (sha256 && strlen(sha256) == 64)
                 memcpy(f->sha256, sha256, 65);
         return folder_check_name(f->name, err);
+}
+
+static int add_file(struct source *s, const char *url, const char *path, uint64_t size_bytes, const char *sha256,
+                    struct tdm_error *err)
+{
+        if (s->n_files == SOURCE_MAX_FILES)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "the model has more than %u parts", SOURCE_MAX_FILES);
+        return fill_file(&s->files[s->n_files++], url, path, size_bytes, sha256, err);
 }
 
 static bool has_suffix(const char *text, const char *suffix)
@@ -108,36 +113,83 @@ static bool is_one_model(struct source *s)
         return s->n_files > 0;
 }
 
+static int add_listed(const json_t *item, const char *base, struct source *s, struct source_file *to,
+                      struct tdm_error *err)
+{
+        const char *path = json_string_value(json_object_get(item, "path"));
+        const char *sha256 = json_string_value(json_object_get(json_object_get(item, "lfs"), "oid"));
+        json_int_t size = json_integer_value(json_object_get(item, "size"));
+        uint64_t size_bytes = (uint64_t)TDM_MAX(size, (json_int_t)0);
+        _cleanup_(freep) char *url = NULL;
+
+        if (asprintf(&url, "%s/resolve/main/%s", base, path) < 0) {
+                url = NULL;
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        }
+        return to ? fill_file(to, url, path, size_bytes, sha256, err) : add_file(s, url, path, size_bytes, sha256, err);
+}
+
+/* Of several projectors the one in f16 is taken: the types that follow hold no more or are larger. */
+static unsigned rank_projector(const char *name)
+{
+        static const char *const types[] = { "F32", "Q8_0", "BF16", "F16" };
+
+        for (unsigned i = TDM_ARRAY_SIZE(types); i-- > 0;)
+                if (has_quant(name, types[i]))
+                        return i + 2;
+        return 1;
+}
+
+/* Its folder has to be that of the model's first file. */
+static int choose_projector(const json_t *list, const char *base, const char *model_path, struct source *ret,
+                            struct tdm_error *err)
+{
+        const char *model_slash = strrchr(model_path, '/');
+        size_t n_folder = model_slash ? (size_t)(model_slash - model_path + 1) : 0, i;
+        const json_t *best = NULL;
+        unsigned best_rank = 0;
+        json_t *item;
+
+        json_array_foreach(list, i, item)
+        {
+                const char *path = json_string_value(json_object_get(item, "path"));
+                const char *slash = path ? strrchr(path, '/') : NULL, *name = slash ? slash + 1 : path;
+                unsigned rank;
+
+                if (!path || !has_suffix(path, ".gguf") || !strcasestr(name, "mmproj") ||
+                    (size_t)(name - path) != n_folder || strncmp(path, model_path, n_folder) != 0)
+                        continue;
+                rank = rank_projector(name);
+                if (rank > best_rank)
+                        best = item;
+                best_rank = TDM_MAX(rank, best_rank);
+        }
+        return best ? add_listed(best, base, ret, &ret->projector, err) : 0;
+}
+
 /* From the list that the server gives of a repository's files. */
 static int choose_files(const json_t *list, const char *base, const char *quant, struct source *ret,
                         struct tdm_error *err)
 {
+        const char *first = NULL;
         char there[512] = "";
         size_t i, used = 0;
-        json_int_t size;
         json_t *item;
         int r;
 
         json_array_foreach(list, i, item)
         {
                 const char *path = json_string_value(json_object_get(item, "path"));
-                const json_t *lfs = json_object_get(item, "lfs");
                 const char *slash = path ? strrchr(path, '/') : NULL, *name = slash ? slash + 1 : path;
-                _cleanup_(freep) char *url = NULL;
 
-                if (!path || !has_suffix(path, ".gguf") || strncasecmp(name, "mmproj", 6) == 0)
+                if (!path || !has_suffix(path, ".gguf") || strcasestr(name, "mmproj"))
                         continue;
                 if (used < sizeof(there) - 1)
                         used += (size_t)snprintf(there + used, sizeof(there) - used, "%s%s", used ? ", " : "", name);
                 if (!has_quant(name, quant))
                         continue;
-                if (asprintf(&url, "%s/resolve/main/%s", base, path) < 0) {
-                        url = NULL;
-                        return tdm_error_set(err, -ENOMEM, "out of memory");
-                }
-                size = json_integer_value(json_object_get(item, "size"));
-                r = add_file(ret, url, path, (uint64_t)TDM_MAX(size, (json_int_t)0),
-                             json_string_value(json_object_get(lfs, "oid")), err);
+                first = first ? first : path;
+                r = add_listed(item, base, ret, NULL, err);
                 if (r != 0)
                         return r;
         }
@@ -148,7 +200,7 @@ static int choose_files(const json_t *list, const char *base, const char *quant,
                 return tdm_error_set(err, TDM_E_NO_MODEL,
                                      "%s has several files of %s, which are not the parts of one: name one of %s", base,
                                      quant, there);
-        return 0;
+        return choose_projector(list, base, first, ret, err);
 }
 
 /* OWNER/REPO, OWNER/REPO:QUANT or OWNER/REPO/PATH.gguf */

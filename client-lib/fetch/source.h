@@ -1,7 +1,8 @@
 /* What `tandem pull` may be given, and which files that means:
  *
  *   https://…/x.gguf       this file
- *   hf:OWNER/REPO[:QUANT]  of a repository of Hugging Face the files of one quantisation (Q4_K_M where none is said)
+ *   hf:OWNER/REPO[:QUANT]  of a repository of Hugging Face the files of one quantisation (Q4_K_M where none is said),
+ *                          and the projector with which the model sees pictures, if one is there
  *   hf:OWNER/REPO/x.gguf   one file of it
  *   NAME                   one of a short list of well-known models (source_known) */
 #ifndef TANDEM_FETCH_SOURCE_H
@@ -19,8 +20,9 @@ struct source_file {
 
 struct source {
         struct source_file files[SOURCE_MAX_FILES];
-        size_t n_files;    /* several: the parts of one model, in order */
-        const char *token; /* for these urls' hosts; NULL: none */
+        size_t n_files;               /* several: the parts of one model, in order */
+        struct source_file projector; /* that lies beside them, under the name it has there; url NULL: none */
+        const char *token;            /* for these urls' hosts; NULL: none */
 };
 
 /* Asks Hugging Face's list of files where it has to (HF_ENDPOINT: another server that speaks so; HF_TOKEN: who asks).

@@ -106,6 +106,22 @@ bool folder_is_part(const char *name, size_t *ret_stem, unsigned *ret_part, unsi
         return *ret_part >= 1 && *ret_part <= *ret_n;
 }
 
+bool folder_is_projector(const char *base)
+{
+        return strncmp(base, "mmproj-", 7) == 0;
+}
+
+char *folder_projector_name(const char *name)
+{
+        size_t stem = strlen(name);
+        unsigned part, n;
+        char *ret;
+
+        if (!folder_is_part(name, &stem, &part, &n))
+                stem = strlen(name);
+        return asprintf(&ret, "mmproj-%.*s", (int)stem, name) < 0 ? NULL : ret;
+}
+
 void folder_each(const char *folder, bool (*fn)(const char *path, uint64_t size_bytes, void *userdata), void *userdata)
 {
         DIR *d = opendir(folder);
@@ -117,7 +133,8 @@ void folder_each(const char *folder, bool (*fn)(const char *path, uint64_t size_
                 _cleanup_(freep) char *path = NULL;
                 struct stat st;
 
-                if (e->d_name[0] == '.' || n <= 5 || strcmp(e->d_name + n - 5, ".gguf") != 0)
+                if (e->d_name[0] == '.' || n <= 5 || strcmp(e->d_name + n - 5, ".gguf") != 0 ||
+                    folder_is_projector(e->d_name))
                         continue;
                 if (asprintf(&path, "%s/%s", folder, e->d_name) < 0)
                         path = NULL;

@@ -23,8 +23,15 @@ int folder_check_name(const char *name, struct tdm_error *err);
  * parts, and *ret_n is the number of parts. */
 bool folder_is_part(const char *name, size_t *ret_stem, unsigned *ret_part, unsigned *ret_n);
 
-/* fn gets each .gguf file of the folder: its path and its size. Stops when fn returns false. Links that lead to no file
- * are left out. */
+/* A model and its projector, which lets it see pictures, are one: beside NAME.gguf, or the first part of NAME, lies
+ * mmproj-NAME.gguf. Whether a file's name (without its folder) is a projector's. */
+bool folder_is_projector(const char *base);
+/* The projector's name for that of a model or of a part of one, both without .gguf; the caller's, NULL without
+ * memory. */
+char *folder_projector_name(const char *name);
+
+/* fn gets each .gguf file of the folder but projectors: its path and its size. Stops when fn returns false. Links that
+ * lead to no file are left out. */
 void folder_each(const char *folder, bool (*fn)(const char *path, uint64_t size_bytes, void *userdata), void *userdata);
 /* The same for each model name (without .gguf) that something in the open folder has: a file, a link that may lead
  * nowhere, or what `tandem add` or `pull` left of it. A name may come several times, and in any order. */

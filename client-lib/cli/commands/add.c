@@ -1,6 +1,7 @@
 /* tandem add: models that are on this machine already get a name for tandemd. */
 #include "client-lib/cli/cli.h"
 #include "client-lib/cli/model-file.h"
+#include "client-lib/cli/projector-file.h"
 #include "client-lib/store/elsewhere.h"
 #include "client-lib/store/folder.h"
 #include "client-lib/store/incoming.h"
@@ -9,7 +10,7 @@
 #include <sys/stat.h>
 
 struct add_options {
-        const char *to, *name, *from;
+        const char *to, *name, *from, *mmproj;
         const char *program; /* as it was called */
         bool copy;
 };
@@ -151,13 +152,12 @@ static int copy_files(struct add_places *p, struct tdm_error *err)
 }
 
 /* A link to the file that was examined. */
-static int link_file(const struct add_places *p, uint32_t i, struct incoming *in, struct tdm_error *err)
+static int link_file(const char *path, int fd, struct incoming *in, struct tdm_error *err)
 {
-        const char *path = p->files.path[i];
         _cleanup_(freep) char *whole = realpath(path, NULL);
         struct stat opened, now;
 
-        if (!whole || stat(whole, &now) < 0 || fstat(p->files.fd[i], &opened) < 0)
+        if (!whole || stat(whole, &now) < 0 || fstat(fd, &opened) < 0)
                 return tdm_error_set(err, TDM_E_MODEL_CHANGED, "cannot open %s: %s", path, strerror(errno));
         if (now.st_dev != opened.st_dev || now.st_ino != opened.st_ino)
                 return tdm_error_set(err, TDM_E_MODEL_CHANGED, "%s became another file meanwhile; try again", path);
@@ -172,7 +172,8 @@ static int name_files(struct add_places *p, struct tdm_error *err)
         for (uint32_t i = p->n; r == 0 && i-- > 0;) {
                 if (p->there[i])
                         continue;
-                r = p->options->copy ? incoming_link(&p->in[i], err) : link_file(p, i, &p->in[i], err);
+                r = p->options->copy ? incoming_link(&p->in[i], err) :
+                                       link_file(p->files.path[i], p->files.fd[i], &p->in[i], err);
                 p->made[i] = r == 0;
         }
         for (uint32_t i = 0; r != 0 && i < p->n; i++)
@@ -193,6 +194,94 @@ static int place_files(struct add_places *p, const struct adding *adding, const 
         return r == 0 ? name_files(p, err) : r;
 }
 
+/* ---- its projector ---- */
+
+/* The projector that belongs to the model: the one that was named, mmproj-NAME.gguf beside the file, or the only one
+ * that fits in the file's folder. Within the model folder names alone say what belongs together. -ENOENT: none. */
+static int find_projector(const struct adding *adding, const char *file, const struct tdm_gguf *model,
+                          struct projector_file *ret, struct tdm_error *err)
+{
+        const struct add_options *options = adding->options;
+        _cleanup_(freep) char *beside = projector_file_beside(file), *folder = strdup(file);
+        char *slash = folder ? strrchr(folder, '/') : NULL;
+        struct stat here, there;
+
+        if (options->mmproj)
+                return projector_file_open(ret, options->mmproj, options->copy, model, err);
+        if (!beside || !folder)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        if (access(beside, F_OK) == 0)
+                return projector_file_open(ret, beside, options->copy, model, err);
+        if (slash)
+                slash[1] = '\0';
+        if (!projector_file_is_wanted(model) || fstat(adding->folder_fd, &here) < 0 ||
+            stat(slash ? folder : ".", &there) < 0 || (here.st_dev == there.st_dev && here.st_ino == there.st_ino))
+                return -ENOENT;
+        return projector_file_search(ret, file, options->copy, model);
+}
+
+static int copy_projector(const struct projector_file *p, struct incoming *in, const struct tdm_gguf *model,
+                          struct tdm_error *err)
+{
+        uint32_t n_rows;
+        int r = incoming_begin(in, false, err);
+
+        if (r == 0)
+                r = incoming_copy(in, p->fd, p->size_bytes, show_copied, err);
+        progress_clear();
+        if (r == 0) /* its owner may have changed the file while it was read */
+                r = projector_file_check(in->fd, p->path, model, &n_rows, err);
+        return r == 0 ? incoming_link(in, err) : r;
+}
+
+/* Another projector that has the name already stays, unless one was asked for. */
+static int place_projector(const struct adding *adding, const char *name, const struct projector_file *p,
+                           const struct tdm_gguf *model, bool *ret_made, struct tdm_error *err)
+{
+        _cleanup_(freep) char *own = folder_projector_name(name);
+        struct incoming in = INCOMING_NONE;
+        int r = own ? folder_check_name(own, err) : tdm_error_set(err, -ENOMEM, "out of memory");
+
+        if (r == 0)
+                r = incoming_open(&in, adding->folder_fd, adding->folder, own, err);
+        if (r != 0)
+                return r;
+        if (incoming_is_taken(&in))
+                r = is_file_at(&in, p->fd) || !adding->options->mmproj ? 0 : incoming_taken(&in, err);
+        else {
+                r = adding->options->copy ? copy_projector(p, &in, model, err) : link_file(p->path, p->fd, &in, err);
+                *ret_made = r == 0;
+        }
+        incoming_close(&in);
+        return r;
+}
+
+/* A model and its projector are one. The model is in its place already: what fails here leaves it one for texts. */
+static int add_projector(const struct adding *adding, const char *name, const struct model_files *files)
+{
+        _cleanup_(tdm_gguf_closep) struct tdm_gguf *model = NULL;
+        struct projector_file projector = PROJECTOR_FILE_NONE;
+        bool made = false;
+        struct tdm_error err;
+        int r = model_files_read(files->fd, files->path, files->n, &model, &err);
+
+        if (r == 0)
+                r = find_projector(adding, files->path[0], model, &projector, &err);
+        if (r == -ENOENT && !adding->options->mmproj)
+                return 0;
+        if (r == 0)
+                r = place_projector(adding, name, &projector, model, &made, &err);
+        if (made)
+                out_printf("%s: sees pictures by %s, %s, %s\n", term_safe(name), term_safe(projector.path),
+                           human_bytes(projector.size_bytes), adding->options->copy ? "copied" : "linked");
+        projector_file_close(&projector);
+        if (r != 0)
+                complain("%s takes texts alone: %s", name, err.message);
+        return r;
+}
+
+/* ---- one model ---- */
+
 /* fd: of the file, taken, or -1. */
 static int add_one(struct adding *adding, const char *name, const char *file, int fd)
 {
@@ -201,7 +290,7 @@ static int add_one(struct adding *adding, const char *name, const char *file, in
         uint64_t bytes = 0;
         bool chats = false;
         struct tdm_error err;
-        int r;
+        int r, r_projector = 0;
 
         r = folder_check_name(name, &err);
         if (r != 0)
@@ -215,14 +304,20 @@ static int add_one(struct adding *adding, const char *name, const char *file, in
                 incoming_close(&places.in[i]);
         for (uint32_t i = 0; i < places.files.n; i++)
                 bytes += places.files.size_bytes[i];
-        model_files_close(&places.files);
-        adding->stopped = r == TDM_E_CANCELLED;
-        if (r != 0)
+        if (r != 0) {
+                adding->stopped = r == TDM_E_CANCELLED;
+                model_files_close(&places.files);
                 return complain("%s", err.message);
+        }
         if (places.n_there == places.n)
                 out_printf("%s is there already\n", term_safe(name));
         else
                 out_printf("%s: %s, %s\n", term_safe(name), human_bytes(bytes), options->copy ? "copied" : "linked");
+        r_projector = add_projector(adding, name, &places.files);
+        adding->stopped = r_projector == TDM_E_CANCELLED;
+        model_files_close(&places.files);
+        if (r_projector != 0 && (options->mmproj || adding->stopped))
+                return EXIT_FAILED;
         if (term_stdout_tty && !options->from && !options->to)
                 out_printf("Try it: %s %s -m %s%s\n", term_safe(options->program), chats ? "chat" : "generate",
                            term_safe(name), chats ? "" : " \"Once upon a time\"");
@@ -278,11 +373,16 @@ static int run_add(struct cli *cli, int argc, char **argv)
                 return status;
         if ((n == 1) == (options.from != NULL))
                 return args_usage_error(argv[0], "give either a FILE or --from PROGRAM");
-        if (options.from && options.name)
-                return args_usage_error(argv[0], "--name is for one file");
+        if (options.from && (options.name || options.mmproj))
+                return args_usage_error(argv[0], "%s is for one file", options.name ? "--name" : "--mmproj");
         if (options.to && is_system_folder(options.to) && !options.copy) {
                 whole = file ? realpath(file, NULL) : NULL;
                 closed = options.from ? "homes are closed to it" : whole ? closed_to_service(whole) : NULL;
+                if (!closed && options.mmproj) {
+                        free(whole);
+                        whole = realpath(options.mmproj, NULL);
+                        closed = whole ? closed_to_service(whole) : NULL;
+                }
                 if (closed)
                         return complain("the system service could not follow a link to %s: %s; --copy copies instead",
                                         whole ? whole : "what is in a home", closed);
@@ -323,6 +423,15 @@ static const struct arg args[] = {
                 .more = "otherwise as its file",
         },
         {
+                .name = "mmproj",
+                .range.type = TDM_VALUE_TEXT,
+                .at = offsetof(struct add_options, mmproj),
+                .value = "FILE",
+                .brief = "the projector with which the model sees pictures",
+                .more = "otherwise mmproj-*.gguf beside FILE, if one alone fits the model",
+                .offer = OFFER_FILES,
+        },
+        {
                 .name = "copy",
                 .at = offsetof(struct add_options, copy),
                 .brief = "copy the file instead of linking it",
@@ -343,10 +452,13 @@ const struct command command_add = {
         .name = "add",
         .summary = "give a model file a name",
         .usage = "[OPTIONS] FILE | --from PROGRAM",
-        .about = "Links a GGUF file into your own model folder, so that `-m NAME` finds it; of a model in several "
-                 "files all parts, when the first is named. Nothing is copied unless --copy says so. A file that "
-                 "Tandem cannot run is refused. A copy is made only of what those users may read, too, who own a "
-                 "folder or a link on the way to it. With --from, all models of another program are linked.",
+        .about =
+                "Links a GGUF file into your own model folder, so that `-m NAME` finds it; of a model in several "
+                "files all parts, when the first is named. Nothing is copied unless --copy says so. A file that "
+                "Tandem cannot run is refused. A copy is made only of what those users may read, too, who own a "
+                "folder or a link on the way to it. A projector, with which the model sees pictures, is brought along "
+                "under "
+                "a name by which it is found: mmproj-NAME.gguf. With --from, all models of another program are linked.",
         .examples = "  tandem add ~/Downloads/gemma-3-4b-it-Q4_K_M.gguf\n"
                     "  tandem add --from ollama\n"
                     "  sudo tandem add --copy --to " SYSTEM_MODEL_FOLDER " model.gguf",

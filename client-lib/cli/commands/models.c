@@ -13,11 +13,12 @@ static void print_file(const struct tandem_model *m, const char *which)
         const char *home = getenv("HOME");
         size_t n = home ? strlen(home) : 0;
         bool at_home = n > 1 && strncmp(m->path, home, n) == 0 && m->path[n] == '/';
-        bool gone = strchr(m->path, '/') && access(m->path, F_OK) < 0 && errno == ENOENT;
+        bool gone = m->path[0] == '/' && access(m->path, F_OK) < 0 && errno == ENOENT;
 
         out_printf("%s%s%s%s%s%s\n", at_home ? "~" : "", term_safe(m->path + (at_home ? n : 0)),
                    gone                 ? " (removed; unload it to forget it)" :
-                   strchr(m->path, '/') ? "" :
+                   m->path[0] == '/'    ? "" :
+                   strchr(m->path, '/') ? " (handed over as a file, from the folder of who named it so)" :
                                           " (handed over as a file; no name for others)",
                    which, *m->error ? ": " : "", term_safe(m->error));
 }

@@ -6,6 +6,7 @@
 struct pull_options {
         const char *to, *sha256, *name;
         uint32_t connections;
+        bool text_only;
 };
 
 extern const struct command command_pull;
@@ -35,7 +36,8 @@ static int run_pull(struct cli *cli, int argc, char **argv)
                 return complain("cannot find the program tandem-pull (%s): the installation is incomplete", program);
         snprintf(connections, sizeof(connections), "%u", options.connections);
         execl(program, "tandem-pull", folder, what, options.name ? options.name : "",
-              options.sha256 ? options.sha256 : "", connections, options.to ? "" : cli->program, NULL);
+              options.sha256 ? options.sha256 : "", connections, options.to ? "" : cli->program,
+              options.text_only ? "text-only" : "", NULL);
         return complain("cannot run %s: %s", program, strerror(errno));
 }
 
@@ -74,6 +76,11 @@ static const struct arg args[] = {
                 .brief = "how many connections fetch a big file",
                 .more = "a server that takes no ranges gets one",
         },
+        {
+                .name = "text-only",
+                .at = offsetof(struct pull_options, text_only),
+                .brief = "leave out the projector, with which a model sees pictures",
+        },
 };
 
 const struct command command_pull = {
@@ -82,7 +89,9 @@ const struct command command_pull = {
         .usage = "[OPTIONS] NAME|URL|hf:OWNER/REPO[:QUANT]",
         .about = "Fetches a GGUF file from a URL, or from a repository of Hugging Face: hf:OWNER/REPO means the "
                  "repository's Q4_K_M, hf:OWNER/REPO:Q8_0 another quantisation, hf:OWNER/REPO/FILE.gguf one file. "
-                 "A model in several parts is fetched whole. HF_TOKEN is sent to Hugging Face alone, for models "
+                 "A model in several parts is fetched whole. If a projector (mmproj) is in the repository and Tandem "
+                 "takes pictures with the model, it is fetched too, as mmproj-NAME.gguf. HF_TOKEN is sent to Hugging "
+                 "Face alone, for models "
                  "that want an account.\n"
                  "\n"
                  "A transfer that breaks off is taken up where it stopped, now or by the same command later. The "
@@ -93,7 +102,8 @@ const struct command command_pull = {
                  "Known by name, and so named here: of SmolLM2 smollm2-135m (0.1 GB) and smollm2-360m (0.4 GB), of "
                  "Gemma 3 gemma3-270m (0.3 GB), gemma3-1b (0.8 GB), gemma3-4b (2.5 GB), gemma3-12b (7.3 GB) and "
                  "gemma3-27b (16.5 GB), of Qwen 3 qwen3-4b (2.5 GB) and qwen3-30b-a3b (18.6 GB), and gpt-oss-20b "
-                 "(12.1 GB). Gemma's makers have terms of their own; the others are under Apache-2.0.",
+                 "(12.1 GB), each without its projector. Gemma's makers have terms of their own; the others are under "
+                 "Apache-2.0.",
         .examples = "  tandem pull smollm2-135m\n"
                     "  tandem pull hf:ggml-org/gemma-3-4b-it-GGUF:Q8_0\n"
                     "  sudo tandem pull --to " SYSTEM_MODEL_FOLDER " https://example.org/model.gguf",

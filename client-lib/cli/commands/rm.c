@@ -16,6 +16,7 @@ extern const struct command command_rm;
 struct removing {
         const char *name, *folder;
         int folder_fd;
+        bool is_shared;    /* its projector: another model has the same */
         bool is_file;      /* a single file has this name: sets of parts of the same name are other models */
         unsigned n_parts;  /* of the first set of this name; 0: there is none */
         unsigned n_others; /* files of sets with another number of parts */
@@ -92,33 +93,61 @@ static void remove_leftovers(struct removing *r, const char *name)
         r->n_leftovers++;
 }
 
-static bool remove_if_meant(const char *name, void *userdata)
+static void remove_file(struct removing *r, const char *name)
 {
-        struct removing *r = userdata;
         _cleanup_(freep) char *path = folder_file(r->folder, name);
         const char *base = path ? path + strlen(r->folder) + 1 : NULL;
         struct stat st;
 
-        if (!path)
-                return false;
-        tdm_suggest(&r->near, name);
-        if (!name_means(r, name))
-                return true;
         remove_leftovers(r, name);
-        if (fstatat(r->folder_fd, base, &st, AT_SYMLINK_NOFOLLOW) < 0)
-                return true; /* a leftover alone, or removed when its name came first */
+        if (!path || fstatat(r->folder_fd, base, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return; /* a leftover alone, or removed when its name came first */
         if (unlinkat(r->folder_fd, base, 0) < 0) {
                 complain("cannot remove %s: %s", path, strerror(errno));
                 r->n_failed++;
-                return true;
+                return;
         }
         if (S_ISLNK(st.st_mode))
                 out_printf("%s: the link is removed, its file stays\n", term_safe(path));
         else
                 out_printf("%s: removed, %s\n", term_safe(path), human_bytes((uint64_t)st.st_size));
+        if (folder_is_projector(name) && !folder_is_projector(r->name))
+                return; /* its model is what was removed */
         r->n_removed++;
         snprintf(r->last, sizeof(r->last), "%s", path);
+}
+
+static bool remove_if_meant(const char *name, void *userdata)
+{
+        struct removing *r = userdata;
+
+        if (!folder_is_projector(name) || folder_is_projector(r->name))
+                tdm_suggest(&r->near, name);
+        if (name_means(r, name))
+                remove_file(r, name);
         return true;
+}
+
+/* Whether another model has the same projector: a file and models in parts may be called alike. */
+static bool note_shared(const char *name, void *userdata)
+{
+        struct removing *r = userdata;
+        _cleanup_(freep) char *mine = folder_projector_name(r->name), *its = folder_projector_name(name);
+
+        r->is_shared = r->is_shared || !mine || !its || strcmp(mine, its) == 0;
+        return !r->is_shared;
+}
+
+/* A model and its projector are one. It goes behind the model, without which nothing finds it. */
+static void remove_projector(struct removing *r)
+{
+        _cleanup_(freep) char *name = folder_projector_name(r->name);
+
+        if (!name || r->n_removed + r->n_leftovers == 0 || r->n_failed > 0)
+                return;
+        folder_each_name(r->folder_fd, note_shared, r);
+        if (!r->is_shared)
+                remove_file(r, name);
 }
 
 /* The daemon is asked only for what else to say of the name; where none answers, nothing is said. */
@@ -192,6 +221,7 @@ static int run_rm(struct cli *cli, int argc, char **argv)
                                 "it, like %s-%05u-of-%05u",
                                 bare, folder, removing.n_parts, bare, 1u, removing.n_parts);
         folder_each_name(folder_fd, remove_if_meant, &removing);
+        remove_projector(&removing);
         list = models_of_daemon(cli);
         m = listed_model(list, bare);
         status = EXIT_OK;
@@ -222,7 +252,8 @@ const struct command command_rm = {
         .summary = "remove a model",
         .usage = "[--to FOLDER] NAME",
         .about = "Removes a model's file, or all parts of it, from the model folder. Where a single file and a model "
-                 "in parts have the same name, it is the file. Of a model that was added as a link, the link is "
+                 "in parts have the same name, it is the file. The projector beside it, with which it sees "
+                 "pictures, goes with it. Of a model that was added as a link, the link is "
                  "removed. What a pull or a copy that was broken off has left of the name is removed, too. A daemon "
                  "that has it loaded goes on with it until it is unloaded.",
         COMMAND_ARGS(args),

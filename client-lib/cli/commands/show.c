@@ -2,6 +2,7 @@
  * is, if it is in none of the usual folders. */
 #include "client-lib/cli/cli.h"
 #include "client-lib/cli/model-file.h"
+#include "client-lib/cli/projector-file.h"
 #include "client-lib/cli/roofline.h"
 #include "client-lib/store/folder.h"
 #include "common/suggest.h"
@@ -42,6 +43,9 @@ struct shown {
         uint32_t n_classes; /* of texts that it tells apart; 0: none */
         bool lacks_pooler;  /* the matrix before a head, which converters leave out */
         bool lacks_pair;    /* the matrices behind the pooling, which converters leave out unless told otherwise */
+        struct projector_file projector; /* path NULL: there is none beside it */
+        struct tdm_error projector_fault;
+        bool wants_projector;
         struct tdm_hparams hparams;
         struct tdm_recommended recommended;
         struct tdm_error refusal;
@@ -288,12 +292,23 @@ static void examine_model(struct shown *s, const struct tdm_gguf *gguf)
         tdm_model_description_deinit(&d);
 }
 
+/* What lies beside the file, by which the model sees pictures. */
+static void examine_projector(struct shown *s, const struct tdm_gguf *gguf)
+{
+        _cleanup_(freep) char *path = projector_file_beside(s->path);
+
+        s->wants_projector = s->runs && projector_file_is_wanted(gguf);
+        if (path && s->runs && access(path, F_OK) == 0 &&
+            projector_file_open(&s->projector, path, false, gguf, &s->projector_fault) != 0)
+                s->projector.path = steal_ptr(&path);
+}
+
 /* ---- what this machine can do with it ---- */
 
 /* Tokens of context for which memory is left beside the weights; 0: the weights do not fit. */
 static uint64_t context_that_fits(const struct shown *s)
 {
-        uint64_t weights = s->file_bytes + s->kv_bytes_of_windows, rest;
+        uint64_t weights = s->file_bytes + s->projector.size_bytes + s->kv_bytes_of_windows, rest;
 
         if (weights > s->machine.available_bytes)
                 return 0;
@@ -377,8 +392,8 @@ static void print_fit(const struct shown *s)
         format_rate(rate, sizeof(rate), tokens_per_second(s));
         if (context == 0)
                 out_printf("%-14sno: it needs %s, and %s of %s are available\n", "fits here",
-                           human_bytes(s->file_bytes + s->kv_bytes_of_windows), human_bytes(m->available_bytes),
-                           human_bytes(m->total_bytes));
+                           human_bytes(s->file_bytes + s->projector.size_bytes + s->kv_bytes_of_windows),
+                           human_bytes(m->available_bytes), human_bytes(m->total_bytes));
         else
                 out_printf("%-14syes, with a context of %" PRIu64 " tokens (%s of %s are available)\n", "fits here",
                            context, human_bytes(m->available_bytes), human_bytes(m->total_bytes));
@@ -437,6 +452,34 @@ static void print_form(const struct tdm_chat_form *form)
         out_printf("%-14s%s%s%s\n", "tools", words, form->why[0] ? ": " : "", term_safe(form->why));
 }
 
+static void print_projector(const struct shown *s)
+{
+        const struct projector_file *p = &s->projector;
+
+        if (p->path && s->projector_fault.message[0])
+                out_printf("%-14sno: %s\n", "pictures", term_safe(s->projector_fault.message));
+        else if (p->path)
+                out_printf("%-14s%u tokens each; %s, %s\n", "pictures", p->n_rows, term_safe(p->path),
+                           human_bytes(p->size_bytes));
+        else if (s->wants_projector)
+                out_printf("%-14snone: no mmproj-*.gguf of this name beside it\n", "pictures");
+}
+
+static void json_projector(struct buf *b, const struct shown *s)
+{
+        const struct projector_file *p = &s->projector;
+
+        if (!p->path)
+                return;
+        json_field_string(b, "projector", p->path);
+        if (s->projector_fault.message[0]) {
+                json_field_string(b, "projector_fault", s->projector_fault.message);
+        } else {
+                json_field_u64(b, "projector_bytes", p->size_bytes);
+                json_field_u64(b, "picture_tokens", p->n_rows);
+        }
+}
+
 static const char *lacking(const struct shown *s)
 {
         return s->lacks_pooler ? ". The file lacks the tensor cls.weight, BERT's pooler, so its scores are not those "
@@ -472,6 +515,7 @@ static void print_shown(const struct shown *s)
         out_printf("%-14s%s", "template", s->n_template_bytes ? human_bytes(s->n_template_bytes) : "none: no --chat");
         out_printf("%s%s\n", s->template_fault[0] ? ", no --chat: " : "", term_safe(s->template_fault));
         print_form(s->form);
+        print_projector(s);
         if (s->makes_vectors)
                 out_printf("%-14svectors of %u numbers (tandem embed), and no text%s\n", "makes", hp->d_model,
                            s->lacks_pair ? ". The file lacks the tensors dense_2 and dense_3, so its vectors are not "
@@ -542,6 +586,7 @@ static int print_as_json(const struct shown *s)
         if (s->template_fault[0])
                 json_field_string(&b, "template_fault", s->template_fault);
         json_form(&b, s->form);
+        json_projector(&b, s);
         json_recommended(&b, &s->recommended);
         json_field_bool(&b, "runs", s->runs);
         if (s->runs) {
@@ -594,7 +639,9 @@ static int run_show(struct cli *cli, int argc, char **argv)
                 return complain("%s", err.message);
         snprintf(s->path, sizeof(s->path), "%s", path);
         s->n_parts = n_parts;
+        s->projector = PROJECTOR_FILE_NONE;
         examine_model(s, gguf);
+        examine_projector(s, gguf);
         roofline_measure(&s->machine);
         if (options.json)
                 status = print_as_json(s);
@@ -605,6 +652,7 @@ static int run_show(struct cli *cli, int argc, char **argv)
                 status = out_finish();
         }
         tdm_chat_form_destroy(s->form);
+        projector_file_close(&s->projector);
         return status == EXIT_OK && !s->runs ? EXIT_FAILED : status;
 }
 
@@ -627,7 +675,8 @@ const struct command command_show = {
         .usage = "[--json] MODEL",
         .about =
                 "Reads a model's file: architecture, weight types, tokenizer, template, how it thinks and calls tools, "
-                "context, what it recommends for drawing, and tensors that are not used. Says whether it fits this "
+                "context, what it recommends for drawing, what a picture costs where the projector lies beside it, and "
+                "tensors that are not used. Says whether it fits this "
                 "machine's memory, and how many "
                 "tokens per second the memory "
                 "allows: each token reads all weights that it uses, so the speed of memory is the limit for one job, "
