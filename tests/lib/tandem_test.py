@@ -160,15 +160,15 @@ def alive(pid):
         return False
 
 
-def run_in_slices(workers, condition, what, timeout=60.0):
+def run_in_slices(workers, condition, what, timeout=60.0, slice_s=0.004):
     """Lets these workers run for a few milliseconds at a time until the condition holds, and leaves them stopped. A
     short answer cannot end between two looks at it, as it could on a machine that lets this process wait."""
     def after_a_slice():
-        for signo in (signal.SIGCONT, signal.SIGSTOP):
+        for signo, length in ((signal.SIGCONT, slice_s), (signal.SIGSTOP, 0.004)):  # the 2nd: what was drawn arrives
             for pid in workers:
                 with contextlib.suppress(ProcessLookupError):  # tandemd has replaced it
                     send_signal(pid, signo)
-            time.sleep(0.004)  # a slice; then the time in which what was drawn reaches the client
+            time.sleep(length)
         return condition()
     wait_for(after_a_slice, what, timeout, 0)
 
@@ -529,15 +529,15 @@ class Daemon:
     def in_midst(self, *requests, tokens=1, of=None):
         """Jobs that have so many tokens (of: the number of the job that has them) and more to come. The workers stand
         still, run in slices until then, and stand still meanwhile, so the jobs are in their midst however long this
-        test takes to do something. Where a slice lasted to the second half of what was to come there are new jobs."""
-        for _ in range(20):
+        test takes to do something. Where a slice lasted to the second half of what was to come, new jobs get shorter."""
+        for s in [max(0.004 / n, 0.0005) for n in range(1, 21)]:
             with self.standing() as workers:
                 jobs = [self.start_job(**r) for r in requests]
                 late = list(zip(jobs, requests)) if of is None else [(jobs[of], requests[of])]
-                run_in_slices(workers, lambda: all([j.has(tokens) or j.result.reason for j, _ in late]), "tokens")
-                there = {j["job"] for j in self.jobs()}
-                made = [(len(j.result.ids), (tokens + r.get("n", 64)) // 2, j.result.job in there) for j, r in late]
-                if all(tokens <= n <= half and going_on for n, half, going_on in made):
+                run_in_slices(workers, lambda: all([j.has(tokens) or j.result.reason for j, _ in late]), "ids", 60, s)
+                running = {j["job"] for j in self.jobs()}
+                made = [(j, len(j.result.ids), (tokens + r.get("n", 64)) // 2) for j, r in late]
+                if all(tokens <= n <= half and j.result.job in running for j, n, half in made):
                     return (yield jobs)
             for job in jobs:
                 job.vanish()
