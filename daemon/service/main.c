@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "common/standard-fds.h"
 #include "daemon/faces/socket/gate.h"
+#include "daemon/service/heap.h"
 #include "daemon/service/reload.h"
 #include "daemon/service/server.h"
 
@@ -32,6 +33,7 @@ int main(int argc, char **argv)
         tdm_standard_fds_open();
         if (argc == 2 && strcmp(argv[1], TDM_GATE_OPTION) == 0)
                 return tdm_gate_run(3);
+        tdm_heap_drop_thread_caches(argv);
         tdm_log_init("tandemd");
         r = tdm_config_init(&config);
         if (r == 0)

@@ -4,7 +4,6 @@
  */
 #include "daemon/service/server.h"
 
-#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include "daemon/faces/socket/face.h"
 #include "daemon/faces/dbus/dbus.h"
 #include "daemon/service/ending.h"
+#include "daemon/service/heap.h"
 #include "daemon/service/listener.h"
 #include "daemon/service/pressure.h"
 #include "daemon/service/reload.h"
@@ -28,10 +28,7 @@
 
 /* if the configuration does not say; a step may have all rows while no sequence generates */
 #define PREFILL_ROWS 256u
-#define TRIM_BYTES ((size_t)512 << 10) /* freed memory in heaps above this goes back to the system */
 #define TRIM_NS (2 * TDM_NSEC_PER_SEC) /* how often that is looked at while there is work */
-#define MMAP_BYTES (128 << 10)         /* larger allocations are mappings, which go back when they are freed */
-#define MAX_HEAPS 2                    /* the loop's, and one that the threads beside it share */
 /* More than the accounts give out: they say no first, and to the one who has too much. */
 #define MAX_PENDING_BYTES (UINT64_C(256) << 20)
 
@@ -117,20 +114,9 @@ static const struct tdm_fleet_callbacks fleet_callbacks = {
 
 /* ---- memory ---- */
 
-/* Large buffers (frames, waiting texts, vocabularies) are mapped each by itself and go back when they are freed. Left
- * alone, malloc raises the threshold to the largest one freed, and takes them from heaps then. A heap for each thread
- * would keep what was freed in it below what is still in use. */
-static void keep_heaps_small(void)
-{
-        (void)mallopt(M_MMAP_THRESHOLD, MMAP_BYTES);
-        (void)mallopt(M_TRIM_THRESHOLD, MMAP_BYTES);
-        (void)mallopt(M_ARENA_MAX, MAX_HEAPS);
-}
-
 static void run_trim(void *task)
 {
-        if (mallinfo2().fordblks > TRIM_BYTES)
-                malloc_trim(0);
+        tdm_heap_trim();
 }
 
 static void on_trimmed(void *task, bool ran)
@@ -703,7 +689,7 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
         _cleanup_(server_deinit) struct server s = { .config = config };
         int r;
 
-        keep_heaps_small();
+        tdm_heap_keep_small();
         raise_fd_limit();
         signal(SIGXFSZ, SIG_IGN); /* a file at its size limit is an error of write(), not the end */
         signal(SIGPIPE, SIG_IGN); /* so is a reader that has left, of the log for example */

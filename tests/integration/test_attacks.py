@@ -600,6 +600,25 @@ def short_visits_keep_no_memory():
 
 
 @test
+def no_thread_keeps_what_was_freed():
+    """tandemd runs without malloc's caches of threads. What it starts has the environment that it was given."""
+    def environment(pid):
+        with open(f"/proc/{pid}/environ", "rb") as f:
+            return f.read().replace(b":", b"\0").split(b"\0")
+    own, given = b"glibc.malloc.tcache_count=0", "glibc.malloc.arena_test=3"
+    for env in ({}, {"GLIBC_TUNABLES": given}):
+        with Daemon(env=env) as d:
+            d.wait_ready()
+            check(own in b" ".join(environment(d.process.pid)), "tandemd's", environment(d.process.pid))
+            for pid in d.worker_pids():
+                got = environment(pid)
+                check(not any(own in e or b"TANDEM_SECOND_START" in e for e in got), "a worker's", got)
+                equal(f"GLIBC_TUNABLES={given}".encode() in got, bool(env), "what was given")
+            with open(f"/proc/{d.process.pid}/comm") as f:
+                equal(f.read().strip(), "tandemd", "its name")
+
+
+@test
 def signals_and_the_end():
     """A file size limit does not end the daemon, and work that waits does not hold up its end."""
     text = (b"Once upon a time there was a little girl named Lily. " * 20000)[:1 << 20]

@@ -529,7 +529,7 @@ class Daemon:
     def in_midst(self, *requests, tokens=1, of=None):
         """Jobs that have so many tokens (of: the number of the job that has them) and more to come. The workers stand
         still, run in slices until then, and stand still meanwhile, so the jobs are in their midst however long this
-        test takes to do something. Where a slice lasted to the second half of what was to come, new jobs get shorter."""
+        test takes to do something. Where a slice lasted to the second half of that, the next are shorter."""
         for s in [max(0.004 / n, 0.0005) for n in range(1, 21)]:
             with self.standing() as workers:
                 jobs = [self.start_job(**r) for r in requests]
