@@ -496,6 +496,43 @@ def another_model():
 
 
 @test
+def no_model_any_more():
+    """A model is removed while no daemon is there. A job of it says how it ended; one that had ended is there again."""
+    def begin():
+        return [begun(d, Drawn(client, kind, model="leaves")) for kind in ("events", "regex", "text")]
+    with on_a_bus() as (bus, d, client):
+        folder = os.path.join(d.environment()["XDG_DATA_HOME"], "tandem", "models")
+        path = os.path.join(folder, "leaves.gguf")
+        os.makedirs(folder)
+        os.symlink(TALE, path)
+        ended = Reader(client, "text", model="leaves")
+        whole = ended.said()
+        before = client.until_done(ended.path)
+        jobs = caught(d, begin, 20)
+        os.unlink(path)
+        follow(d, client)
+        for job in jobs:
+            said, done = job.said(), client.until_done(job.path)
+            equal((done["Result"], done["ErrorName"], done["Model"]),
+                  ("error", "dev.tandem.Tandem1.Error.NoModel", "leaves"), "how it ends")
+            check("no model is named leaves" in done["ErrorMessage"], "why", done["ErrorMessage"])
+            text = client.text(job.path)
+            if isinstance(said, bytes):
+                equal((said.decode(), whole.startswith(said)), (text, True), "what the reader has")
+                continue
+            told, end = said
+            equal("".join(e["text"] for e in told), text, "GetText")
+            equal((end["reason"], end["text"], end["generated_tokens"]), ("error", "", len(told)), "the last event")
+            equal(done["GeneratedTokens"], len(told), "tokens that were told")
+        after = client.all(ended.path, JOB)
+        equal({k: v for k, v in after.items() if k != "Id"}, {k: v for k, v in before.items() if k != "Id"},
+              "the properties of one that had ended")
+        equal(client.text(ended.path).encode(), whole, "its text")
+        client.close()
+        forgotten(d)
+
+
+@test
 def a_manager_that_reads_late():
     """It is told again: what it is to drop first, since it has room for three jobs only."""
     with on_a_bus(store=6) as (bus, d, client):

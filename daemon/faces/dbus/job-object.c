@@ -94,7 +94,7 @@ static void write_property(struct bus_writer *w, struct tdm_dbus *bus, void *obj
                 bus_write_u64(w, j->id);
                 break;
         case MODEL:
-                bus_write_string(w, tdm_status_name_of(&owner, job->model));
+                bus_write_string(w, job->model ? tdm_status_name_of(&owner, job->model) : job->asked_model);
                 break;
         case PRIORITY:
                 bus_write_string(w, j->request.priority == TDM_JOB_BACKGROUND ? "background" : "interactive");

@@ -625,6 +625,7 @@ int bus_job_new(struct tdm_dbus *bus, const struct bus_job_owner *owner, struct 
 {
         _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
         _cleanup_(tdm_job_unrefp) struct tdm_job *j = NULL;
+        struct tdm_error lost = { 0 };
         struct bus_job *job;
         unsigned n = 0;
         int r;
@@ -638,10 +639,13 @@ int bus_job_new(struct tdm_dbus *bus, const struct bus_job_owner *owner, struct 
         request->params.identity = owner->uid;
         request->params.account = owner->account;
         r = tdm_job_new(&j, &request->params, err);
-        if (r == 0)
-                r = tdm_models_open(bus->models, owner->account, request->model, request->model_fd, &model, err);
         if (r != 0)
                 return r;
+        r = tdm_models_open(bus->models, owner->account, request->model, request->model_fd, &model, &lost);
+        if (r != 0 && !request->restored) {
+                *err = lost;
+                return r;
+        }
         job = calloc(1, sizeof(*job));
         if (!job)
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "out of memory");
@@ -657,6 +661,12 @@ int bus_job_new(struct tdm_dbus *bus, const struct bus_job_owner *owner, struct 
         job->output = request->output;
         job->ended = true; /* not begun: bus_job_free() has nothing to cancel */
         job->model = steal_ptr(&model);
+        if (!job->model) {
+                job->lost = lost;
+                if (lost.code == 0)
+                        tdm_error_set(&job->lost, r, "its model cannot be opened: %s", strerror(r < 0 ? -r : EIO));
+                tdm_utf8_copy(job->asked_model, sizeof(job->asked_model), request->model ? request->model : "");
+        }
         job->job = tdm_job_ref(j);
         tdm_list_init(&job->node);
         *ret = job;
@@ -667,6 +677,10 @@ static int bus_job_submit(struct bus_job *job, struct tdm_error *err)
 {
         int r;
 
+        if (!job->model) {
+                *err = job->lost;
+                return err->code;
+        }
         tdm_job_listen(job->job, &job_events, job);
         r = tdm_scheduler_submit(job->bus->scheduler, job->job, job->model, err);
         if (r != 0)
@@ -691,6 +705,7 @@ void bus_job_restored(struct bus_job *job, bool ended)
                 bus_journal_settle(job, 0);
         } else {
                 tdm_job_finish(job->job, TDM_JOB_END_ERROR, &err);
+                job->job->generated = (uint32_t)job->n_earlier; /* those that were told */
                 job->ended = false;
                 tdm_list_append(&job->bus->jobs, &job->node);
                 on_bus_job_done(job->job, job);

@@ -117,6 +117,8 @@ struct bus_job {
         struct tdm_list node;
         struct tdm_job *job; /* referenced, to the end of this object */
         struct tdm_model *model;
+        struct tdm_error lost; /* why there is none, of a job that an earlier daemon began */
+        char asked_model[160]; /* then its name, as the caller has it */
         char path[BUS_MAX_PATH];
         uid_t uid, login;       /* login: the account of uid, for what it may keep */
         struct bus_peer *owner; /* NULL: it has left */
@@ -371,6 +373,7 @@ struct bus_request {
         int model_fd; /* owned */
         const char *token;
         bool linger;
+        bool restored; /* of an earlier daemon: the job is made where its model cannot be opened, too, to tell its end */
         enum bus_output output;
         struct tdm_stop_string stops[TDM_JOB_MAX_TEXTS];
         struct tdm_chat_message *messages; /* owned */

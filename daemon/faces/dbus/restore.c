@@ -238,6 +238,7 @@ static int read_call(struct bus_stored *st, DBusMessage *call, bool chat, struct
                 return r;
         lessen_deadline(&request->params.options, bus_journal_head(st->journal)->begun_ns);
         request->output = (enum bus_output)bus_journal_head(st->journal)->output;
+        request->restored = true;
         return 0;
 }
 
