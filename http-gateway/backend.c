@@ -27,6 +27,7 @@ struct backend {
         unsigned n_kept;
         unsigned n_asks; /* on threads, or waiting for one */
         bool warned;
+        bool missed; /* tandemd: the log has said where it was looked for */
 };
 
 int backend_new(struct backend **ret, struct tdm_loop *loop, const char *socket)
@@ -218,6 +219,10 @@ static void ask_done(void *task, bool ran)
                 a->backend->warned = true;
                 tdm_log_warning("requests with keys are refused: %s", a->error.message);
         }
+        if (a->code == TANDEM_E_NO_DAEMON && !a->backend->missed)
+                tdm_log_warning("%s", a->error.message); /* clients are told no paths */
+        if (ran && !a->forgotten)
+                a->backend->missed = a->code == TANDEM_E_NO_DAEMON;
         if (a->answered && ran)
                 a->answered(a, a->userdata);
         ask_free(a);

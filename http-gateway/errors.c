@@ -70,15 +70,85 @@ static void find_lengths(struct failure *f)
                 failure_set_too_long(f, n_tokens, n_max);
 }
 
+/* ---- folders of this machine, which are no client's business ---- */
+
+/* What is said of a request names parts of it, which look like paths: "/properties/size". */
+static bool may_name_a_path(const struct tandem_error *err)
+{
+        if (err->code == TANDEM_E_UNSUPPORTED)
+                return strncmp(err->message, "tandemd at ", strlen("tandemd at ")) == 0;
+        return err->code != TANDEM_E_BAD_REQUEST && err->code != TANDEM_E_TOO_LONG;
+}
+
+/* "no model is named nix: no nix.gguf in …" ends before it says where the daemon looked. */
+static void cut_search(struct failure *f)
+{
+        const char *where = strstr(f->message, ".gguf in ");
+        char *at = NULL;
+
+        for (char *next = f->message; where && (next = strstr(next, ": no ")) && next < where; next++)
+                at = next;
+        if (at)
+                snprintf(at, sizeof(f->message) - (size_t)(at - f->message),
+                         "; GET /v1/models or /api/tags lists those that are");
+}
+
+/* A path keeps its last part. It may have spaces, so it ends where a mark does. Nodes of devices stay as they are: they
+ * tell of a driver that is missing. */
+static void leave_out_folders(char *message)
+{
+        char *to = message;
+
+        for (const char *from = message; *from;) {
+                bool begins = from == message || strchr(" (\"'=", from[-1]);
+                const char *last = from;
+
+                if (*from == '/' && begins && strncmp(from, "/dev/", strlen("/dev/")) != 0) {
+                        size_t n = strcspn(from, ":;,()\"'");
+
+                        for (size_t i = 0; i < n; i++)
+                                if (from[i] == '/' && i + 1 < n && from[i + 1] != ' ')
+                                        last = from + i + 1;
+                        from = last > from ? last : from + 1;
+                }
+                *to++ = *from++;
+        }
+        *to = '\0';
+}
+
+static void leave_paths_out(struct failure *f, const struct tandem_error *err)
+{
+        char *tried = strstr(f->message, "; tried ");
+
+        if (!may_name_a_path(err))
+                return;
+        if (tried && (err->code == TANDEM_E_NO_DAEMON || err->code == TANDEM_E_DENIED))
+                *tried = '\0'; /* where, and how an administrator starts it */
+        leave_out_folders(f->message);
+        if (err->code == TANDEM_E_NO_MODEL)
+                cut_search(f);
+        if (err->code == TANDEM_E_NO_DAEMON) {
+                size_t n = strlen(f->message);
+
+                snprintf(f->message + n, sizeof(f->message) - n,
+                         "; start it on the gateway's machine, where tandem-http's log says more");
+        }
+}
+
 int failure_from_tandem(struct failure *f, const struct tandem_error *err, const char *model)
 {
         bool of_draft = strncmp(err->message, "draft: ", strlen("draft: ")) == 0;
 
+        if (err->code == TANDEM_E_NO_MODEL && !of_draft && !(model && *model))
+                return failure_set(f, 404, "model_not_found", "model",
+                                   "no model was named, and the default model is not there; GET /v1/models or "
+                                   "/api/tags lists those that are");
         if (err->code == TANDEM_E_NO_MODEL && !of_draft)
                 return failure_set(f, 404, "model_not_found", "model",
                                    "the model '%.200s' does not exist; GET /v1/models or /api/tags lists those that do",
-                                   model ? model : "");
+                                   model);
         failure_set(f, 500, "internal", of_draft ? "draft" : NULL, "%s", err->message);
+        leave_paths_out(f, err);
         for (size_t i = 0; i < TDM_ARRAY_SIZE(table); i++)
                 if (table[i].tandem == err->code) {
                         f->status = table[i].status;

@@ -22,7 +22,7 @@ int failure_set(struct failure *f, int status, const char *code, const char *par
         _printf_(5, 6);
 /* Says that the prompt has n_tokens tokens, and that n_max is the most. */
 void failure_set_too_long(struct failure *f, unsigned n_tokens, unsigned n_max);
-/* What libtandem or the daemon said. model: what was asked for, for a message that names no path of this machine. */
+/* What libtandem or the daemon said, without folders of this machine. model: what was asked for. */
 int failure_from_tandem(struct failure *f, const struct tandem_error *err, const char *model);
 
 /* The body of an answer; NULL: out of memory. request_id: the answer's, for the dialect that repeats it. */

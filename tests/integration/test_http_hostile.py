@@ -507,6 +507,41 @@ def many_malformed():
 
 
 @test
+def folders():
+    """No answer tells a folder of this machine: not where a model or tandemd was looked for, nor whose file is bad."""
+    def asked(want):
+        hi = [{"role": "user", "content": "hi"}]
+        bodies = [(path, dict(body, stream=stream, model=model, **more)) for path, body in (
+            ("/v1/completions", {"prompt": "hi"}), ("/v1/chat/completions", {"messages": hi}),
+            ("/v1/responses", {"input": "hi"}), ("/v1/messages", {"messages": hi, "max_tokens": 1}),
+            ("/api/generate", {"prompt": "hi"}), ("/api/chat", {"messages": hi}), ("/tokenize", {"content": "hi"}))
+            for stream in (False, True) for model, more in (
+                ("tale", {"speculation": "draft", "draft": "nix"}), ("nix", {}), ("broken", {}))]
+        answers = [(path, *g.request("POST", path, body)) for path, body in bodies]
+        answers += [(path, *g.request("GET", path)) for path in PATHS + ["/props", "/api/ps", "/api/version"]]
+        for path, status, headers, data in answers:
+            text = str(headers) + data.decode()
+            for part in (d.dir, TREE, "/models", "/socket", ".socket", "/var/", "/run/", "/home/", "/tmp/"):
+                check(path == "/" or part not in text.replace("/v1/models", ""), f"{path}: {part}", text)
+        for path, code in want:
+            check(any(p == path and code in data.decode() for p, _, _, data in answers), f"{path}: {code}", answers)
+
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        models = os.path.join(d.environment()["XDG_DATA_HOME"], "tandem", "models")
+        os.makedirs(models)
+        with open(os.path.join(models, "broken.gguf"), "wb") as f:
+            f.write(b"GGUF\3\0\0\0" + bytes(100))
+        asked([("/v1/completions", "draft: no model is named nix"), ("/v1/messages", "cannot use model broken.gguf"),
+               ("/api/chat", "the model 'nix' does not exist"), ("/health", "ok")])
+        equal(d.stop(), None, "the daemon leaves")
+        asked([("/health", "no tandemd answers; start it"), ("/api/chat", "no tandemd answers"),
+               ("/v1/models", "no tandemd answers"), ("/v1/messages", "no tandemd answers")])
+        equal(g.log().count(d.socket), 1, "where it was looked for, in the log")
+        d.start()
+        ok(g)
+
+
+@test
 def idle_connections():
     with Daemon(placement=None) as d, Gateway(d) as g:
         ok(g)
