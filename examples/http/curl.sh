@@ -1,10 +1,12 @@
 #!/bin/sh
 # A story through the HTTP gateway with curl: whole, as a stream, and as Ollama's lines.
 # usage: curl.sh [MODEL]        TANDEM_URL names another gateway than 127.0.0.1:11434, TANDEM_KEY an API key
+# Without MODEL it takes the default one: of the lines "true NAME" and "false NAME", that with true.
 set -eu
 url=${TANDEM_URL:-http://127.0.0.1:11434}
 model=${1:-$(curl -sS --fail-with-body -H "Authorization: Bearer ${TANDEM_KEY:-none}" "$url/v1/models" |
-        sed -n 's/.*"data":\[{"id":"\([^"]*\)".*/\1/p')}
+        sed 's/{"id":/\n&/g' | sed -n 's/^{"id":"\([^"]*\)".*"default":\([a-z]*\).*/\2 \1/p' |
+        sort -r | sed -n '1s/^[a-z]* //p')}
 [ -n "$model" ] || { echo "$0: no model at $url; is tandem-http running?" >&2; exit 1; }
 
 ask() { # PATH JSON

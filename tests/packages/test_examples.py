@@ -25,8 +25,11 @@ def over_http():
     for name in ("zed-settings.json", "vscode-settings.json"):
         with open(os.path.join(http, name)) as f:
             json.load(f)
-    with Daemon(placement=None) as d, Gateway(d) as g:
+    with Daemon(models=[], placement=None) as d, Gateway(d) as g:
         env = dict(d.environment(), TANDEM_URL=f"http://127.0.0.1:{g.port}")
+        g.post("/v1/completions", {"model": "sprout", "prompt": "a", "max_tokens": 1})
+        listed = [(m["id"], m["default"]) for m in g.get("/v1/models")["data"]]
+        equal((listed[0], ("tale", True) in listed), (("sprout", False), True), "the first is not the default one")
         if shutil.which("curl"):
             r = subprocess.run([os.path.join(http, "curl.sh")], env=env, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, timeout=60 * SLOW)
