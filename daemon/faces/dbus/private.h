@@ -373,7 +373,7 @@ struct bus_request {
         int model_fd; /* owned */
         const char *token;
         bool linger;
-        bool restored; /* of an earlier daemon: the job is made where its model cannot be opened, too, to tell its end */
+        bool restored; /* of an earlier daemon: the job is made also where its model cannot be opened */
         enum bus_output output;
         struct tdm_stop_string stops[TDM_JOB_MAX_TEXTS];
         struct tdm_chat_message *messages; /* owned */
