@@ -582,6 +582,13 @@ void generation_drained(struct generation *g)
                 generation_watch(g);
 }
 
+void generation_forgive(struct generation *g, uint64_t late_ns, uint64_t now_ns)
+{
+        for (unsigned i = 0; i < g->n_choices; i++)
+                if (g->choices[i].handoff)
+                        handoff_forgive(g->choices[i].handoff, late_ns, now_ns);
+}
+
 void generation_tick(struct generation *g, uint64_t now_ns)
 {
         for (unsigned i = 0; i < g->n_choices && g->elsewhere && !g->over; i++)

@@ -177,6 +177,8 @@ void generation_start(struct exchange *x, struct generation_request *request, co
 void generation_free(struct generation *g);    /* what runs is cancelled; NULL is fine */
 void generation_drained(struct generation *g); /* the client has read */
 void generation_tick(struct generation *g, uint64_t now_ns);
+/* This process stood still for so long: that time does not count for peers (server_forgive()). */
+void generation_forgive(struct generation *g, uint64_t late_ns, uint64_t now_ns);
 
 /* Sums over the choices: a prompt counts once, whatever n. */
 void generation_usage(const struct generation *g, uint64_t *ret_prompt, uint64_t *ret_cached, uint64_t *ret_generated);

@@ -150,6 +150,12 @@ void handoff_pause(struct handoff *h, bool pause)
                 h->heard_ns = 0; /* the next tick takes it for silent */
 }
 
+/* What the peer said meanwhile is not read yet. */
+void handoff_forgive(struct handoff *h, uint64_t late_ns, uint64_t now_ns)
+{
+        h->heard_ns = TDM_MIN(h->heard_ns + late_ns, now_ns);
+}
+
 void handoff_tick(struct handoff *h, uint64_t now_ns)
 {
         if (h->fd >= 0 && !h->paused && now_ns > h->heard_ns &&

@@ -23,5 +23,6 @@ void handoff_next(struct handoff *h, const char *why);
 /* Whether it may read on. */
 void handoff_pause(struct handoff *h, bool pause);
 void handoff_tick(struct handoff *h, uint64_t now_ns);
+void handoff_forgive(struct handoff *h, uint64_t late_ns, uint64_t now_ns);
 
 #endif

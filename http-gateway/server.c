@@ -25,6 +25,7 @@
 #include "http-gateway/listen.h"
 
 #define TICK_NS TDM_NSEC_PER_SEC
+#define LATE_NS (100 * TDM_NSEC_PER_MSEC) /* a tick that is later than this is late */
 #define MHD_IDLE_S 300u
 #define STALLED_NS (60 * TDM_NSEC_PER_SEC) /* a client that reads nothing of what waits for it */
 #define UNREAD_NS (10 * TDM_NSEC_PER_SEC)  /* an answer that does not move for so long waits for its client */
@@ -354,6 +355,26 @@ static int on_run_again(struct tdm_source *source, void *userdata)
         return 0;
 }
 
+void server_forgive(struct server *s, uint64_t now_ns)
+{
+        uint64_t late_ns = s->ticked_ns > 0 && now_ns > s->ticked_ns + TICK_NS ? now_ns - s->ticked_ns - TICK_NS : 0;
+        struct exchange *x;
+        struct peer *peer;
+
+        s->ticked_ns = now_ns;
+        if (late_ns < LATE_NS)
+                return;
+        tdm_list_for_each(x, &s->exchanges, struct exchange, node) {
+                if (!x->ran) /* later it tells how long the client waited */
+                        x->begun_ns = TDM_MIN(x->begun_ns + late_ns, now_ns);
+                x->moved_ns = TDM_MIN(x->moved_ns + late_ns, now_ns);
+                if (x->generation)
+                        generation_forgive(x->generation, late_ns, now_ns);
+        }
+        tdm_list_for_each(peer, &s->peers, struct peer, node)
+                peer->since_ns = TDM_MIN(peer->since_ns + late_ns, now_ns);
+}
+
 static void tick_exchange(struct exchange *x, uint64_t now_ns)
 {
         const struct config *c = x->server->config;
@@ -391,6 +412,7 @@ static int on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
         struct exchange *x;
         struct peer *peer;
 
+        server_forgive(s, now_ns);
         tdm_list_for_each(x, &s->exchanges, struct exchange, node)
                 tick_exchange(x, now_ns);
         tdm_list_for_each(peer, &s->peers, struct peer, node) {
@@ -483,7 +505,8 @@ static int server_start(struct server *s, struct tdm_error *err)
                 r = tdm_background_new_pool(&s->readers, s->loop, N_READERS);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot start the server's loop: %s", strerror(-r));
-        tdm_source_arm(s->tick, tdm_now_ns() + TICK_NS);
+        s->ticked_ns = tdm_now_ns();
+        tdm_source_arm(s->tick, s->ticked_ns + TICK_NS);
         return 0;
 }
 

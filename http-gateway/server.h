@@ -44,6 +44,7 @@ struct server {
         unsigned n_exchanges, n_peers, n_leaving;
         struct owners owners;
         uint64_t next_id;
+        uint64_t ticked_ns;
         bool draining;
         uint64_t drain_until_ns;
         struct metrics metrics;
@@ -53,6 +54,9 @@ int server_run(struct config *config, struct tdm_error *err);
 /* Ends a request that is slow to come whole: the oldest of the owner that has most. owner: only of this one; NULL: any.
  * False: there is none beside the asker. */
 bool server_make_room(struct server *s, const struct owner *owner, const struct exchange *asker);
+/* To be called first in each tick. Where the tick is late, this process stood still (it was stopped, or had no CPU), and
+ * what others sent meanwhile is unread yet. So that time counts for none of those who are waited for. */
+void server_forgive(struct server *s, uint64_t now_ns);
 /* libmicrohttpd has something to do, though no socket says so. */
 void server_run_soon(struct server *s);
 
