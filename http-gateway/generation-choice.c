@@ -247,13 +247,26 @@ static bool may_ask_anew(const struct choice *c, const struct tandem_error *err)
         return err->code == TANDEM_E_DRAINING && !g->anew && !g->lost && c->generated_tokens == 0 && !c->cut;
 }
 
+/* The head has gone, so it comes as a comment among the events. Ollama's API has no such warning. */
+static void warn_late(struct generation *g, const char *warning)
+{
+        char text[256];
+
+        if (!g->begun || !*warning || strcmp(g->ops->content_type, SSE_CONTENT_TYPE) != 0)
+                return;
+        snprintf(text, sizeof(text), "x-tandem-warning: %s", warning);
+        sse_add_comment(&g->x->out, text);
+}
+
 static bool may_go_without_thinking(const struct choice *c, const struct tandem_error *err)
 {
         struct generation *g = c->generation;
+        const char *warning = g->request->thinking_else;
 
         if (g->lost || c->cut || c->generated_tokens > 0 || !request_goes_without_thinking(g->request, err))
                 return false;
         snprintf(g->x->warning, sizeof(g->x->warning), "%s", g->request->warnings.text);
+        warn_late(g, warning);
         return true;
 }
 

@@ -54,8 +54,8 @@ int server_run(struct config *config, struct tdm_error *err);
 /* Ends a request that is slow to come whole: the oldest of the owner that has most. owner: only of this one; NULL: any.
  * False: there is none beside the asker. */
 bool server_make_room(struct server *s, const struct owner *owner, const struct exchange *asker);
-/* To be called first in each tick. Where the tick is late, this process stood still (it was stopped, or had no CPU), and
- * what others sent meanwhile is unread yet. So that time counts for none of those who are waited for. */
+/* To be called first in each tick. A late tick says that this process stood still (it was stopped, or had no CPU). What
+ * others sent meanwhile is unread yet, so that time does not count for those who are waited for. */
 void server_forgive(struct server *s, uint64_t now_ns);
 /* libmicrohttpd has something to do, though no socket says so. */
 void server_run_soon(struct server *s);

@@ -173,6 +173,9 @@ class FakeDaemon:
         return {k: os.environ[k] for k in ("PATH", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS",
                                            "LD_LIBRARY_PATH") if k in os.environ}
 
+    def refusal(self, generate):
+        """Why a job is refused (fields of Error). None: it is not."""
+
     def _accept(self):
         while True:
             try:
@@ -202,6 +205,9 @@ class FakeDaemon:
                 if "generate" in request:
                     self.asked.append(request["generate"])
                     if self.tokens is None:
+                        continue
+                    if why := self.refusal(request["generate"]):
+                        reply(request, "error", why)
                         continue
                     n = sum("progress" not in token for token in self.tokens)
                     reply(request, "accepted", {"job": 1, "prompt_tokens": 3, "model": "tale", "max_tokens": n})
