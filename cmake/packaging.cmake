@@ -37,7 +37,7 @@ foreach(page ${pages})
   foreach(target ${targets})
     string(REGEX REPLACE "^.(.*).$" "\\1" target "${target}")
     string(REGEX REPLACE "#.*" "" file "${target}")
-    if(NOT file IN_LIST pages AND NOT file STREQUAL http-page.png)
+    if(NOT file IN_LIST pages AND NOT file MATCHES "^http-page.*png$")
       string(REPLACE "." "\\." pattern "${target}")
       string(REGEX REPLACE "\\[([^]]*)\\]\\(${pattern}\\)" "\\1" text "${text}")
     endif()
@@ -45,7 +45,8 @@ foreach(page ${pages})
   file(WRITE ${made}/pages/${page} "${text}")
   install(FILES ${made}/pages/${page} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tandem COMPONENT daemon)
 endforeach()
-install(FILES ${CMAKE_SOURCE_DIR}/docs/http-page.png DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tandem COMPONENT daemon)
+install(FILES ${CMAKE_SOURCE_DIR}/docs/http-page.png ${CMAKE_SOURCE_DIR}/docs/http-page-pictures.png
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tandem COMPONENT daemon)
 
 # All that is installed and nothing else, no tests: what `./bootstrap demo` builds, so that installing works after it.
 set(installed tandemd tandem tandem-pull tandem-npu-worker tandem-gpu-worker tandem-picture-worker tandem-http

@@ -1,5 +1,7 @@
 /* ---- what the server answers ---- */
 
+const PICTURE_CHARACTERS = 1000; // 256 tokens is what Gemma 3 reads of one
+
 function headers() {
   const h = {"Content-Type": "application/json"};
   if ($("key").value)
@@ -50,14 +52,26 @@ async function* events(body) {
   }
 }
 
+// Pictures stand in front of the text that is about them.
+function questionOf(turn) {
+  const pictures = picturesOf(turn).filter(p => p.url).map(p => ({type: "image_url", image_url: {url: p.url}}));
+  const text = turn.user || !pictures.length ? [{type: "text", text: turn.user}] : [];
+  return {role: "user", content: pictures.length ? [...pictures, ...text] : turn.user};
+}
+
 function messagesOf(turn) {
-  return [{role: "user", content: turn.user}, {role: "assistant", content: turn.said}];
+  return [questionOf(turn), {role: "assistant", content: turn.said}];
+}
+
+// How long a turn is, in characters or so.
+function weight(turn) {
+  return turn.user.length + turn.said.length + PICTURE_CHARACTERS * picturesOf(turn).length;
 }
 
 // How many turns to forget so that the others and an answer fit, as the numbers in the refusal tell; one at least, all
 // at most.
 function forget(turns, from, question, problem) {
-  const size = list => list.reduce((n, t) => n + t.user.length + t.said.length, question.content.length);
+  const size = list => list.reduce((n, t) => n + weight(t), weight(question));
   const found = /is (\d+) tokens.* in (\d+) tokens/.exec(problem.message);
   const room = found ? size(turns.slice(from)) * found[1] / found[2] * 7 / 8 : Infinity;
   do
@@ -67,13 +81,15 @@ function forget(turns, from, question, problem) {
 }
 
 // The events of an answer; the first one tells which turns are forgotten. A conversation that is too long is asked
-// again without its oldest turns, which are forgotten for good only when an answer to the others comes.
+// again without its oldest turns, which are forgotten for good only when an answer to the others comes. question: a turn.
 async function* answers(turns, question, {system, ...settings}, signal) {
   const told = system ? [{role: "system", content: system}] : [];
   for (let from = 0, begun = false;;) {
-    const body = {...settings, return_progress: true, messages: [...told, ...turns.slice(from).flatMap(messagesOf), question]};
-    const r = await fetch("/v1/chat/completions",
-                          {method: "POST", headers: headers(), body: JSON.stringify(body), signal});
+    const messages = [...told, ...turns.slice(from).flatMap(messagesOf), questionOf(question)];
+    const body = JSON.stringify({...settings, return_progress: true, messages});
+    if (new Blob([body]).size > MAX_BODY_BYTES)
+      throw {message: "This conversation is too long to be sent, with its pictures: begin a new chat."};
+    const r = await fetch("/v1/chat/completions", {method: "POST", headers: headers(), body, signal});
     let problem = r.ok ? null : await failure(r), ended = false;
     if (r.ok)
       for await (const event of events(r.body)) {

@@ -1,6 +1,7 @@
 /* ---- conversations, kept in the browser ----
-   Two stores: `list` has what the list shows, `chats` all turns. Where the browser keeps nothing, they live until the
-   page is closed. A chat: {id, title, changed, turns}. A turn: {user, said, thought, calls, note, at, forgotten}. */
+   Three stores: `list` has what the list shows, `chats` all turns, `pictures` those of the turns, so that a search reads
+   none of them. Where the browser keeps nothing, they live until the page is closed. A chat: {id, title, changed, turns}.
+   A turn: {user, said, thought, calls, note, at, forgotten, pictures}. */
 
 const MAX_TITLE = 100, MAX_FOUND_CHARACTERS = 1000;
 const store = {opened: null, list: new Map(), chats: new Map(), lasts: true};
@@ -14,47 +15,70 @@ function done(request) {
 
 function openStore() {
   store.opened = store.opened || new Promise(resolve => {
-    const request = indexedDB.open("tandem", 1);
-    request.onupgradeneeded = () => {
-      request.result.createObjectStore("list", {keyPath: "id"});
-      request.result.createObjectStore("chats", {keyPath: "id"});
+    const request = indexedDB.open("tandem", 2);
+    request.onupgradeneeded = ({oldVersion}) => {
+      const db = request.result;
+      if (oldVersion < 1)
+        ["list", "chats"].forEach(name => db.createObjectStore(name, {keyPath: "id"}));
+      db.createObjectStore("pictures", {keyPath: "id"}).createIndex("chat", "chat");
     };
-    request.onsuccess = () => resolve(request.result);
+    request.onsuccess = () => {
+      request.result.onversionchange = () => { // a newer page: it would wait for this one
+        request.result.close();
+        store.opened = null;
+      };
+      resolve(request.result);
+    };
     request.onerror = request.onblocked = () => resolve(null);
   }).catch(() => null);
   return store.opened;
 }
 
-// Calls act(list, chats) with the two stores of one transaction, and waits until all of it is kept.
+// Calls act(list, chats, pictures) with the stores of one transaction, and waits until all of it is kept, or nothing.
 async function inStore(mode, act) {
   const db = await openStore();
   if (!db) {
     store.lasts = false;
-    return act(null, null);
+    return act(null, null, null);
   }
-  const transaction = db.transaction(["list", "chats"], mode);
+  const transaction = db.transaction(["list", "chats", "pictures"], mode);
   const ended = new Promise((resolve, reject) => {
     transaction.oncomplete = resolve;
     transaction.onerror = transaction.onabort = () => reject(transaction.error || new Error("nothing could be kept"));
   });
   ended.catch(() => {}); // act() may throw first
-  const result = await act(transaction.objectStore("list"), transaction.objectStore("chats"));
-  await ended;
-  return result;
+  try {
+    const result = await act(...["list", "chats", "pictures"].map(name => transaction.objectStore(name)));
+    await ended;
+    return result;
+  } catch (e) {
+    try { transaction.abort(); } catch { /* it has ended */ }
+    throw e;
+  }
 }
 
 function keepChat({id, title, changed, turns, deleted}) {
   if (deleted) // its last answer ended afterwards
     return Promise.resolve();
-  return inStore("readwrite", (list, chats) => {
+  return inStore("readwrite", async (list, chats, pictures) => {
     if (!list) {
       store.list.set(id, {id, title, changed});
       store.chats.set(id, {id, turns});
       return;
     }
     list.put({id, title, changed});
-    chats.put({id, turns});
+    chats.put({id, turns: turns.map(withoutUrls)});
+    const used = new Map(turns.flatMap(picturesOf).map(p => [p.id, p]));
+    for (const key of await done(pictures.index("chat").getAllKeys(id)))
+      if (!used.delete(key)) // those that are left are new
+        pictures.delete(key);
+    for (const p of used.values())
+      pictures.put({id: p.id, chat: id, url: p.url});
   });
+}
+
+function withoutUrls(turn) {
+  return turn.pictures ? {...turn, pictures: turn.pictures.map(({url, ...rest}) => rest)} : turn;
 }
 
 function renameChat(entry, title) {
@@ -62,9 +86,14 @@ function renameChat(entry, title) {
   return inStore("readwrite", list => { list ? list.put(renamed) : store.list.set(entry.id, renamed); });
 }
 
-async function readChat(id) {
-  const [entry, chat] = await inStore("readonly", (list, chats) => list ?
-    Promise.all([done(list.get(id)), done(chats.get(id))]) : [store.list.get(id), store.chats.get(id)]);
+// whole: with its pictures.
+async function readChat(id, whole = false) {
+  const [entry, chat, kept] = await inStore("readonly", (list, chats, pictures) => list ?
+    Promise.all([done(list.get(id)), done(chats.get(id)), whole ? done(pictures.index("chat").getAll(id)) : []]) :
+    [store.list.get(id), store.chats.get(id), []]);
+  const urls = new Map(kept.map(p => [p.id, p.url]));
+  for (const p of chat ? chat.turns.flatMap(picturesOf) : [])
+    p.url = urls.get(p.id) || p.url;
   return entry && chat ? {...entry, turns: chat.turns} : null;
 }
 
@@ -74,15 +103,17 @@ async function listChats() {
 }
 
 function deleteChat(id) {
-  return inStore("readwrite", (list, chats) => {
+  return inStore("readwrite", async (list, chats, pictures) => {
     for (const part of list ? [list, chats] : [store.list, store.chats])
       part.delete(id);
+    for (const key of pictures ? await done(pictures.index("chat").getAllKeys(id)) : [])
+      pictures.delete(key);
   });
 }
 
 function deleteAllChats() {
-  return inStore("readwrite", (list, chats) => {
-    for (const part of list ? [list, chats] : [store.list, store.chats])
+  return inStore("readwrite", (list, chats, pictures) => {
+    for (const part of list ? [list, chats, pictures] : [store.list, store.chats])
       part.clear();
   });
 }
@@ -91,12 +122,14 @@ function newId() {
   return [...crypto.getRandomValues(new Uint8Array(12))].map(b => b.toString(16).padStart(2, "0")).join("");
 }
 
-function titleOf(text) {
-  return text.trim().split("\n")[0].trim().slice(0, MAX_TITLE) || "Conversation";
+// Of the first turn.
+function titleOf({user, pictures = []}) {
+  return user.trim().split("\n")[0].trim().slice(0, MAX_TITLE) || (pictures[0] && pictures[0].name) || "Conversation";
 }
 
 function chatHas(chat, word) {
-  return chat.turns.some(t => t.user.toLowerCase().includes(word) || t.said.toLowerCase().includes(word));
+  return chat.turns.some(t => [t.user, t.said, ...picturesOf(t).map(p => p.name)]
+    .some(text => text.toLowerCase().includes(word)));
 }
 
 /* As files. */
@@ -104,13 +137,14 @@ function chatHas(chat, word) {
 function asMarkdown(chat) {
   const parts = ["# " + chat.title];
   for (const t of chat.turns)
-    parts.push("## You", t.user, "## " + (t.model || "Answer"),
+    parts.push("## You", ...picturesOf(t).map(p => "Picture “" + p.name + "”"), ...(t.user ? [t.user] : []),
+               "## " + (t.model || "Answer"),
                ...t.calls.map(c => "Calls `" + c.name + "` with `" + c.arguments + "`"), t.said);
   return parts.join("\n\n") + "\n";
 }
 
-function saveFile(name, type, text) {
-  const a = element("a"), url = URL.createObjectURL(new Blob([text], {type}));
+function saveFile(name, type, ...parts) {
+  const a = element("a"), url = URL.createObjectURL(new Blob(parts, {type}));
   a.href = url;
   a.download = name;
   a.click();
@@ -121,11 +155,15 @@ function fileName(chat, ending) {
   return (chat.title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "conversation") + ending;
 }
 
+// In parts: with their pictures they may be longer than a text can be.
 async function saveAll() {
-  const all = [];
-  for (const {id} of await listChats())
-    all.push(await readChat(id));
-  saveFile("conversations.json", "application/json", JSON.stringify(all.filter(Boolean), null, 1));
+  const parts = [];
+  for (const {id} of await listChats()) {
+    const chat = await readChat(id, true);
+    if (chat)
+      parts.push(parts.length ? ",\n" : "", new Blob([JSON.stringify(chat, null, 1)]));
+  }
+  saveFile("conversations.json", "application/json", "[", ...parts, "]\n");
 }
 
 /* The list at the side. */

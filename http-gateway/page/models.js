@@ -31,6 +31,7 @@ function showModels(models) {
   const wanted = [before, remembered.get("model"), usual && usual.id];
   $("model").value = wanted.find(name => names.includes(name)) || names[0];
   describeModel();
+  learnWhatItTakes();
 }
 
 async function readModels() {

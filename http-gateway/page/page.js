@@ -5,13 +5,15 @@ const others = new BroadcastChannel("tandem"); // pages of this browser that sho
 function fitText() {
   $("text").style.height = "auto";
   $("text").style.height = $("text").scrollHeight + "px";
-  $("send").disabled = !$("text").value.trim();
+  $("send").disabled = !$("text").value.trim() && !boxed.length;
   follow();
 }
 
 async function send() {
+  if (adding)
+    await added;
   const text = $("text").value.trimEnd(); // a first line may begin with blanks
-  if (!text || !settingsAreGood())
+  if ((!text && !boxed.length) || !settingsAreGood())
     return;
   if (running) {
     setQueued(true);
@@ -19,29 +21,30 @@ async function send() {
   }
   if (!$("model").value)
     await listModels();
-  if (running || !$("model").value)
+  if (running || !$("model").value || !picturesAreGood(boxed, editing))
     return;
   $("text").value = "";
-  const replaced = editing;
+  const replaced = editing, pictures = boxed;
+  setBoxed([]);
   edit(null);
   if (refused)
     refused.remove();
   refused = null;
   fitText();
-  ask(text, replaced);
+  ask(text, replaced, pictures);
 }
 
 function beginEdit(view) {
   edit(view);
   $("text").value = view.turn.user;
-  fitText();
+  setBoxed(picturesOf(view.turn));
   $("text").focus();
 }
 
 function leaveEdit() {
   edit(null);
   $("text").value = "";
-  fitText();
+  setBoxed([]);
 }
 
 function newChat() {
@@ -62,7 +65,7 @@ function showSide(on) {
 }
 
 async function openChat(id) {
-  const chat = id && await readChat(id);
+  const chat = id && await readChat(id, true);
   if (chat && chat.id !== current.id)
     showChat(chat);
   if (chat)
@@ -114,7 +117,7 @@ $("text").addEventListener("keydown", e => {
     setQueued(false);
   } else if (e.key === "Escape" && editing) {
     leaveEdit();
-  } else if (e.key === "ArrowUp" && !e.target.value && !running) {
+  } else if (e.key === "ArrowUp" && !e.target.value && !boxed.length && !running) {
     const last = document.querySelector(".turn:last-of-type");
     if (last) {
       e.preventDefault();
@@ -130,7 +133,9 @@ $("stop").addEventListener("click", () => {
 $("clear").addEventListener("click", newChat);
 $("model").addEventListener("change", () => {
   remembered.set("model", $("model").value);
+  complain("pictures", "");
   describeModel();
+  learnWhatItTakes();
 });
 $("key").addEventListener("change", async () => {
   await listing; // that went without the key
@@ -148,8 +153,11 @@ $("chat").addEventListener("click", e => {
   else if (has("question") && !running && $("model").value && settingsAreGood())
     ask(pressed.textContent);
   else if (has("retry") && !running && settingsAreGood()) {
+    const view = viewOf(pressed), pictures = picturesOf(view.turn);
+    if (!picturesAreGood(pictures, view))
+      return;
     edit(null);
-    ask(viewOf(pressed).turn.user, viewOf(pressed));
+    ask(view.turn.user, view, pictures);
   } else if (has("edit") && !running)
     beginEdit(viewOf(pressed));
 });

@@ -43,6 +43,8 @@ class TurnView {
     const by = known.length > 1 && turn.model ? turn.model : "Answer";
     this.turn = turn;
     this.user = element("article", "user", turn.user);
+    if (picturesOf(turn).length)
+      this.user.prepend(element("div", "pictures", ...picturesOf(turn).map(pictureButton)));
     this.user.setAttribute("aria-label", "You");
     this.user.dir = "auto";
     this.thought = element("div", "", "");
@@ -250,7 +252,7 @@ class Progress {
 
 async function keepTurns(chat, turns) {
   try {
-    await keepChat({...chat, title: chat.title || titleOf(turns[0].user), changed: Date.now(), turns});
+    await keepChat({...chat, title: chat.title || titleOf(turns[0]), changed: Date.now(), turns});
     complain("store", "");
   } catch (e) {
     complain("store", "The browser could not keep this conversation: " + explain(e));
@@ -260,9 +262,11 @@ async function keepTurns(chat, turns) {
 
 // Shows the question and its answer. The conversation is the one that it was asked in, whatever is on the screen later.
 // A turn that it replaces goes when an answer is there, and stays where none comes.
-async function ask(text, replaced = null) {
+async function ask(text, replaced = null, pictures = []) {
   const chat = current, own = new AbortController(), chosen = settings();
   const turn = {user: text, said: "", thought: "", calls: [], note: "", model: chosen.model, at: Date.now()};
+  if (pictures.length)
+    turn.pictures = pictures;
   const before = chat.turns.filter(t => !replaced || t !== replaced.turn);
   const view = new TurnView(turn), by = known.length > 1 ? chosen.model + ": " : "";
   if (!chat.turns.length)
@@ -276,7 +280,7 @@ async function ask(text, replaced = null) {
   showEnd();
   try {
     const sent = before.filter(t => t.said && !t.forgotten);
-    for await (const event of answers(sent, {role: "user", content: text}, chosen, own.signal)) {
+    for await (const event of answers(sent, turn, chosen, own.signal)) {
       if (event.forgotten && event.forgotten.length) {
         event.forgotten.forEach(t => { t.forgotten = true; });
         view.user.before(element("article", "note", "The model's context is full: the oldest turns are forgotten."));
@@ -305,7 +309,7 @@ async function ask(text, replaced = null) {
   if (answered)
     await endTurn(chat, [...before, turn], view, replaced);
   else if (chat === current)
-    takeBack(text, view, replaced);
+    takeBack(view, replaced);
   if (running === own)
     setRunning(null);
   if (next && chat === current)
@@ -315,7 +319,7 @@ async function ask(text, replaced = null) {
 
 async function endTurn(chat, turns, view, replaced) {
   if (!chat.title)
-    chat.title = titleOf(turns[0].user);
+    chat.title = titleOf(turns[0]);
   chat.turns = turns;
   if (replaced)
     replaced.section.remove();
@@ -330,15 +334,17 @@ async function endTurn(chat, turns, view, replaced) {
 }
 
 // A question without an answer is no turn: a model that reads empty answers learns to give them.
-function takeBack(text, view, replaced) {
+function takeBack(view, replaced) {
+  const {user, pictures = []} = view.turn;
   view.note.textContent = view.turn.note;
   view.article.removeAttribute("aria-busy");
   view.section.replaceWith(refused = element("div", "refused", view.article));
   follow();
   if (replaced)
     replaced.section.hidden = false;
-  if (replaced && replaced.turn.user === text)
+  if (replaced && replaced.turn.user === user && String(pictures.map(p => p.id)) ===
+      String(picturesOf(replaced.turn).map(p => p.id)))
     return; // it is on the screen again
-  $("text").value = text + ($("text").value ? "\n\n" + $("text").value : "");
-  fitText();
+  $("text").value = user + (user && $("text").value ? "\n\n" : "") + $("text").value;
+  setBoxed([...pictures, ...boxed]);
 }

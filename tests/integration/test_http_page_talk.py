@@ -9,11 +9,9 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
 from http_test import *  # noqa: E402,F403
-from page_browser import ENTER, Browser, events  # noqa: E402
+from page_browser import *  # noqa: E402,F403
 
 PICTURE = os.environ.get("TANDEM_PAGE_PICTURE")
-ESCAPE, UP, TAB = "\ue00c", "\ue013", "\ue004"
-MODELS = [{"id": "tale", "default": True, "context_length": 4096}]
 SAMPLE = """# A *first* heading
 
 Some **bold**, *italic*, ~~old~~ and `code <b>`; snake_case_name stays, so does 2 * 3 * 4.
@@ -89,32 +87,10 @@ PIECES = ["# h\n", "a\n", "\n", "- x\n", "  - y\n", "    z\n", "1. n\n", "2) m\n
           "\t", "  ", "* ", "_", "|", "-", "#", "\\*", "~~", "2. ", ">"]
 
 
-def talk(b, gateway):
-    b.open(gateway)
-    give_models(b)
-
-
-def give_models(b, models=MODELS):
-    b.run("models = arguments[0]; return Promise.resolve(listing).then(listModels)", models)
-
-
-def say(b, text, answer="Yes.", **parts):
-    n = len(b.asked())
-    b.answer(events(answer, **parts))
-    b.set("#text", text)
-    b.type("#text", ENTER)
-    wait_for(lambda: len(b.asked()) > n, "a request")
-    b.last_note("tokens")
-
-
 def hold_begun(b, question):
     """Holds the answer to this question back when more than one event of it has come."""
     b.hold(f"(t => t && t.user === '{question}' && t.said.length > 8)"
            "(document.querySelector('.turn:last-of-type')?.view.turn)")
-
-
-def contents(b, i=-1):
-    return [m["content"] for m in b.asked()[i]["messages"]]
 
 
 @test
@@ -440,17 +416,6 @@ def hostile():
         b.run("window.n_ran = 0; window.ran = window.alert = () => { n_ran++; }")
         judge("after a reload")
         check(not [e for e in b.errors() if "Content Security" in e or "Refused" in e], "the policy had nothing to do")
-
-
-def unnamed(b, within):
-    out = []
-    kinds = ", ".join(within + kind for kind in ("button", "input", "select", "textarea", "summary"))
-    for element in b.ask("POST", "/elements", {"using": "css selector", "value": kinds}):
-        element_id = next(iter(element.values()))
-        if b.run("return arguments[0].checkVisibility()", element) and \
-                not b.ask("GET", f"/element/{element_id}/computedlabel"):
-            out.append(b.run("return arguments[0].outerHTML", element))
-    return out
 
 
 def keep_picture(b):

@@ -11,13 +11,17 @@ import urllib.request
 
 from tandem_test import Skip, exit_of, wait_for
 
-ENTER = "\ue007"
+ENTER, ESCAPE, UP, TAB = "\ue007", "\ue00c", "\ue013", "\ue004"
+MODELS = [{"id": "tale", "default": True, "context_length": 4096}]
 NOTES = "article.assistant .note"
 # Keeps what the page asks for. An answer reaches it event by event, and none while held() is true: so a test can look
 # at an answer that is half there, however fast the model and however slow the browser. What is in `script` is answered
-# instead of the server: a list of events, or {status, error}. `models` stands for the list of models.
+# instead of the server: a list of events, or {status, error}. `models` stands for the list of models; with it the other
+# paths are answered from `said` (JSON, or {status, error}), and what they were asked is in `told`. A model's `shows` is
+# what /api/show tells of it.
 WATCH = """const real = fetch, pause = ms => new Promise(wake => setTimeout(wake, ms));
 window.asked = []; window.held = () => false; window.script = []; window.models = null; window.violations = [];
+window.said = {}; window.told = [];
 document.addEventListener('securitypolicyviolation', e => violations.push(e.violatedDirective));
 function scripted(answer) {
   if (answer.error)
@@ -26,9 +30,15 @@ function scripted(answer) {
     .map(e => e + '\\n\\n').join('');
   return new Response(text);
 }
+function other(path, body) {
+  const capabilities = (models.find(m => body && m.id === body.model) || {}).shows || ['completion'];
+  const answer = path === '/v1/models' ? {data: models} : said[path] || (path === '/api/show' ? {capabilities} : {});
+  told.push([path, body]);
+  return Response.json(answer, {status: answer.status || 200});
+}
 fetch = async (path, o) => {
-  if (!o.body)
-    return models ? Response.json({data: models}) : real(path, o);
+  if (path !== '/v1/chat/completions')
+    return models ? other(path, o.body ? JSON.parse(o.body) : null) : real(path, o);
   asked.push(JSON.parse(o.body));
   const r = script.length ? scripted(script.shift()) : await real(path, o), encoder = new TextEncoder();
   const gate = new TransformStream({
@@ -184,3 +194,36 @@ def events(text="", thinking="", calls=(), usage=True, size=8):
             out.append(event({"tool_calls": [{"index": i, "function": call}]}))
     out += [event({"content": piece}) for piece in pieces(text)] + [event({}, "stop")]
     return out + [{"choices": [], "usage": {"completion_tokens": len(out)}}] if usage else out
+
+
+def talk(b, gateway):
+    b.open(gateway)
+    give_models(b)
+
+
+def give_models(b, models=MODELS):
+    b.run("models = arguments[0]; return Promise.resolve(listing).then(listModels)", models)
+
+
+def say(b, text, answer="Yes.", **parts):
+    n = len(b.asked())
+    b.answer(events(answer, **parts))
+    b.set("#text", text)
+    b.type("#text", ENTER)
+    wait_for(lambda: len(b.asked()) > n, "a request")
+    b.last_note("tokens")
+
+
+def contents(b, i=-1):
+    return [m["content"] for m in b.asked()[i]["messages"]]
+
+
+def unnamed(b, within):
+    out = []
+    kinds = ", ".join(within + kind for kind in ("button", "input", "select", "textarea", "summary"))
+    for element in b.ask("POST", "/elements", {"using": "css selector", "value": kinds}):
+        element_id = next(iter(element.values()))
+        if b.run("return arguments[0].checkVisibility()", element) and \
+                not b.ask("GET", f"/element/{element_id}/computedlabel"):
+            out.append(b.run("return arguments[0].outerHTML", element))
+    return out
