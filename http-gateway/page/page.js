@@ -148,7 +148,9 @@ $("chat").addEventListener("click", e => {
   if (!pressed)
     return;
   const has = kind => pressed.classList.contains(kind), code = pressed.closest(".code");
-  if (has("copy"))
+  if (running && !queued && ["retry", "edit", "branch", "delete"].some(has))
+    hint("An answer comes: wait until it is there, or stop it.");
+  else if (has("copy"))
     copyText(pressed, code ? code.querySelector("code").textContent : viewOf(pressed).turn.said);
   else if (has("question") && !running && $("model").value && settingsAreGood())
     ask(pressed.textContent);
@@ -160,6 +162,10 @@ $("chat").addEventListener("click", e => {
     ask(view.turn.user, view, pictures);
   } else if (has("edit") && !running)
     beginEdit(viewOf(pressed));
+  else if (has("branch") && !running)
+    branchFrom(viewOf(pressed));
+  else if (has("delete") && !running)
+    deleteTurn(viewOf(pressed));
 });
 
 $("kept").addEventListener("click", async e => {

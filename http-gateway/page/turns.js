@@ -86,8 +86,11 @@ class TurnView {
     this.summary.textContent = "Thoughts";
     this.article.removeAttribute("aria-busy");
     this.note.textContent = this.turn.note || "";
+    const branch = button("branch", "Branch"), remove = button("delete", "Delete");
+    branch.title = "Go on from here in a copy of this conversation";
+    remove.title = "Delete this question and its answer";
     this.article.append(element("div", "actions", button("copy", "Copy"), button("retry last", "Retry"),
-                                button("edit last", "Edit question")));
+                                button("edit last", "Edit question"), branch, remove));
   }
 }
 
@@ -162,8 +165,10 @@ function setQueued(on) {
 function setRunning(controller) {
   running = controller;
   $("stop").hidden = !running;
-  if (!running)
+  if (!running) {
     setQueued(false);
+    hint("");
+  }
 }
 
 /* ---- an answer ---- */
@@ -347,4 +352,44 @@ function takeBack(view, replaced) {
     return; // it is on the screen again
   $("text").value = user + (user && $("text").value ? "\n\n" : "") + $("text").value;
   setBoxed([...pictures, ...boxed]);
+}
+
+/* ---- a conversation without a turn, and a copy up to one ---- */
+
+const BRANCH = "Branch of ";
+
+// The copy is on the screen afterwards. What was forgotten may fit into it.
+async function branchFrom(view) {
+  const {title, turns} = current, name = title.startsWith(BRANCH) ? title : BRANCH + title;
+  const chat = {...freshChat(), title: name.slice(0, MAX_TITLE), changed: Date.now(),
+                turns: structuredClone(turns.slice(0, turns.indexOf(view.turn) + 1))};
+  for (const turn of chat.turns) {
+    delete turn.forgotten;
+    picturesOf(turn).forEach(p => { p.id = newId(); });
+  }
+  showChat(chat);
+  history.replaceState(null, "", "#" + chat.id);
+  hint("This is a copy up to here. The conversation that it comes from is as it was.");
+  $("text").focus();
+  await keepTurns(chat, chat.turns);
+  await showList();
+}
+
+async function deleteTurn(view) {
+  const chat = current;
+  if (!await askUser("Delete this question and its answer for ever?", "Delete") || chat !== current)
+    return;
+  if (editing === view)
+    leaveEdit();
+  view.section.remove();
+  chat.turns = chat.turns.filter(t => t !== view.turn);
+  $("text").focus();
+  if (chat.turns.length) {
+    await keepTurns(chat, chat.turns);
+  } else {
+    forgetCurrent();
+    await deleteChat(chat.id);
+    others.postMessage("changed");
+  }
+  await showList();
 }

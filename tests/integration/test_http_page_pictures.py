@@ -208,6 +208,14 @@ def kept():
         equal(([c["title"] for c in every], every[0]["turns"]), (["gradient.png", "Old"], json.loads(one)["turns"]),
               "all as JSON")
 
+        # A branch has pictures of its own; a turn goes with its pictures.
+        b.click(".branch")
+        wait_for(lambda: b.texts("#kept .open") == ["Branch of gradient.png", "gradient.png", "Old"], "a branch")
+        equal(len(b.run(stored)), 4, "each has its own")
+        b.click(".turn .delete")
+        b.click("#sure-yes")
+        wait_for(lambda: b.texts("#kept .open") == ["gradient.png", "Old"], "it is deleted")
+        equal(len(b.run(stored)), 2, "those of the branch are gone, the others are not")
         b.click("#kept .delete")
         b.click("#sure-yes")
         wait_for(lambda: b.texts("#kept .open") == ["Old"], "it is deleted")

@@ -249,6 +249,82 @@ def turns():
 
 
 @test
+def branches():
+    """A copy of a conversation up to a turn, and a conversation without a turn."""
+    turn = "(i => document.querySelectorAll('.turn')[i])"
+    with FakeDaemon([]) as d, Gateway(d) as g, Browser(d.dir) as b:
+        talk(b, g)
+        titles = lambda: b.texts("#kept .open")  # noqa: E731
+
+        def press(name, i):
+            b.run(f"[...{turn}(arguments[1]).querySelectorAll('.actions button')]"
+                  ".find(e => e.textContent === arguments[0]).focus()", name, i)
+            b.ask("POST", "/actions", {"actions": [{"type": "key", "id": "k", "actions": [
+                {"type": kind, "value": ENTER} for kind in ("keyDown", "keyUp")]}]})
+
+        for word in ("one", "two", "three"):
+            say(b, word, word.capitalize() + ".")
+        first = b.run("return current.id")
+        b.run("current.turns[0].forgotten = true")
+        press("Branch", 1)
+        wait_for(lambda: titles() == ["Branch of one", "one"], "a copy in the list")
+        equal((b.said(), b.texts("article.user"), b.run("return location.hash.slice(1) === current.id")),
+              (["One.", "Two."], ["one", "two"], True), "the copy is on the screen")
+        check(b.shown("#hint") and b.run("return document.activeElement.id") == "text", "it is said, and one can write")
+        say(b, "four", "Four.")
+        equal(contents(b), ["one", "One.", "two", "Two.", "four"], "it goes on; what was forgotten may fit")
+        equal(b.shown("#hint"), False, "what was said is over")
+        wait_for(lambda: b.run("return readChat(arguments[0]).then(c => c.turns.map(t => t.said))", first) ==
+                 ["One.", "Two.", "Three."], "the other one is as it was")
+        press("Branch", 2)
+        wait_for(lambda: titles() == ["Branch of one", "Branch of one", "one"], "a branch of a branch")
+        equal(len(set(b.run("return listChats().then(l => l.map(c => c.id))"))), 3, "each is one of its own")
+
+        # Without its second turn.
+        b.run("return openChat(arguments[0])", first)
+        press("Delete", 1)
+        check(b.shown("#sure-title"), "it is asked")
+        b.type("#sure-no", ESCAPE)
+        equal(b.said(), ["One.", "Two.", "Three."], "nothing is deleted unasked")
+        press("Delete", 1)
+        b.click("#sure-yes")
+        wait_for(lambda: b.said() == ["One.", "Three."], "it is deleted")
+        equal((b.texts("article.user"), b.run("return document.activeElement.id")), (["one", "three"], "text"),
+              "on the screen")
+        wait_for(lambda: b.run("return readChat(arguments[0]).then(c => c.turns.length)", first) == 2, "it is kept so")
+        b.run("current.turns[0].forgotten = false")
+        say(b, "five", "Five.")
+        equal(contents(b), ["one", "One.", "three", "Three.", "five"], "it is not sent any more")
+
+        # The last one may be edited meanwhile; while an answer comes nothing goes.
+        b.type("#text", UP)
+        press("Delete", 2)
+        b.click("#sure-yes")
+        wait_for(lambda: b.said() == ["One.", "Three."], "the one that was edited")
+        equal((b.value("#text"), b.shown("#hint")), ("", False), "nothing is edited any more")
+        b.answer(events("One two three four"))
+        hold_begun(b, "six")
+        b.type("#text", "six" + ENTER)
+        b.wait_held()
+        for name in ("Branch", "Delete"):
+            press(name, 0)
+            check("An answer comes" in b.texts("#hint")[0] and not b.shown("#sure-title"), name, b.texts("#hint"))
+        b.hold("false")
+        b.last_note("tokens")
+        equal((b.said(), b.shown("#hint")), (["One.", "Three.", "One two three four"], False), "as it was")
+
+        # A conversation without turns is none.
+        for i in range(3):
+            press("Delete", 0)
+            b.click("#sure-yes")
+            wait_for(lambda: len(b.said()) == 2 - i, "one less")
+        wait_for(lambda: titles() == ["Branch of one", "Branch of one"], "it is gone from the list")
+        equal((b.run("return readChat(arguments[0])", first), b.texts(".hello h1")),
+              (None, ["Hello. What can I do for you?"]), "and from the screen")
+        equal(b.errors(), [], "errors in the browser's console")
+
+
+@test
 def kept():
     """Conversations are listed, found, renamed, saved and deleted, and outlive a reload."""
     with FakeDaemon([]) as d, Gateway(d) as g, Browser(d.dir) as b:
