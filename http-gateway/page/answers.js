@@ -81,12 +81,18 @@ function forget(turns, from, question, problem) {
 }
 
 // The events of an answer; the first one tells which turns are forgotten. A conversation that is too long is asked
+// A request's body with a schema as it was written: a number may have more digits than JavaScript keeps.
+function withSchema(body, schema) {
+  return !schema ? body : body.slice(0, -1) + ',"response_format":{"type":"json_schema","json_schema":' +
+    '{"name":"answer","schema":' + schema + "}}}";
+}
+
 // again without its oldest turns, which are forgotten for good only when an answer to the others comes. question: a turn.
-async function* answers(turns, question, {system, ...settings}, signal) {
+async function* answers(turns, question, {system, schema, ...settings}, signal) {
   const told = system ? [{role: "system", content: system}] : [];
   for (let from = 0, begun = false;;) {
     const messages = [...told, ...turns.slice(from).flatMap(messagesOf), questionOf(question)];
-    const body = JSON.stringify({...settings, return_progress: true, messages});
+    const body = withSchema(JSON.stringify({...settings, return_progress: true, messages}), schema);
     if (new Blob([body]).size > MAX_BODY_BYTES)
       throw {message: "This conversation is too long to be sent, with its pictures: begin a new chat."};
     const r = await fetch("/v1/chat/completions", {method: "POST", headers: headers(), body, signal});

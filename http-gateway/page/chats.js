@@ -1,7 +1,7 @@
 /* ---- conversations, kept in the browser ----
    Three stores: `list` has what the list shows, `chats` all turns, `pictures` those of the turns, so that a search reads
    none of them. Where the browser keeps nothing, they live until the page is closed. A chat: {id, title, changed, turns}.
-   A turn: {user, said, thought, calls, note, at, forgotten, pictures}. */
+   A turn: {user, said, thought, calls, note, at, forgotten, pictures, json}. */
 
 const MAX_TITLE = 100, MAX_FOUND_CHARACTERS = 1000;
 const store = {opened: null, list: new Map(), chats: new Map(), lasts: true};
@@ -139,7 +139,8 @@ function asMarkdown(chat) {
   for (const t of chat.turns)
     parts.push("## You", ...picturesOf(t).map(p => "Picture “" + p.name + "”"), ...(t.user ? [t.user] : []),
                "## " + (t.model || "Answer"),
-               ...t.calls.map(c => "Calls `" + c.name + "` with `" + c.arguments + "`"), t.said);
+               ...t.calls.map(c => "Calls `" + c.name + "` with `" + c.arguments + "`"),
+               t.json ? shownText(t) + "\n```" : t.said);
   return parts.join("\n\n") + "\n";
 }
 

@@ -66,10 +66,30 @@ function settings() {
     s.seed = Number($("seed").value);
   if ($("system").value.trim())
     s.system = $("system").value;
+  if ($("schema").value.trim())
+    s.schema = $("schema").value.trim();
   return s;
 }
 
-const FIELDS = ["system", "temperature", "limit", "seed"];
+const FIELDS = ["system", "temperature", "limit", "seed", "schema"];
+
+// Why the schema cannot be sent; "": it can, or there is none. What it says is the server's to judge.
+function schemaProblem() {
+  const text = $("schema").value.trim();
+  try {
+    const schema = text ? JSON.parse(text) : true;
+    return schema === Object(schema) && !Array.isArray(schema) || typeof schema === "boolean" ? "" :
+      "A JSON Schema is an object: it stands in { }.";
+  } catch (e) {
+    return "The schema is no JSON: " + e.message;
+  }
+}
+
+function checkSchema() {
+  const problem = schemaProblem();
+  $("schema").setCustomValidity(problem);
+  $("schema-wrong").textContent = problem;
+}
 
 function keepSettings() {
   remembered.set("settings", JSON.stringify(Object.fromEntries(FIELDS.map(id => [id, $(id).value]))));
@@ -82,10 +102,12 @@ function restoreSettings() {
   } catch { /* as if nothing was set */ }
   for (const id of FIELDS)
     $(id).value = String(values[id] || "");
+  checkSchema();
 }
 
 // Whether what is set can be sent; if not, it is shown.
 function settingsAreGood() {
+  checkSchema();
   const wrong = FIELDS.map($).find(field => !field.checkValidity());
   if (wrong && !$("settings").open)
     $("settings").showModal();

@@ -212,7 +212,16 @@ $("gear").addEventListener("click", () => {
   $("save-markdown").disabled = $("save-json").disabled = !current.turns.length;
   $("settings").showModal();
 });
-$("settings").addEventListener("change", keepSettings);
+$("settings").addEventListener("change", () => {
+  keepSettings();
+  describeModel();
+});
+$("schema").addEventListener("change", checkSchema);
+$("schema").addEventListener("input", () => {
+  $("schema").setCustomValidity(schemaProblem()); // said when it is left or sent, not at each key
+  if ($("schema").checkValidity())
+    $("schema-wrong").textContent = "";
+});
 $("settings").querySelector("form").addEventListener("submit", e => {
   e.preventDefault();
   $("settings").close();

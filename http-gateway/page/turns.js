@@ -69,7 +69,7 @@ class TurnView {
       node.appendData(thought.slice(node.length));
     calls.forEach((call, i) => this.showCall(call, this.calls.children[i]));
     if (said !== this.shown)
-      this.text.show(said);
+      this.text.show(shownText(this.turn));
     this.shown = said;
   }
 
@@ -94,6 +94,11 @@ class TurnView {
   }
 }
 
+// What a schema bound is JSON: as Markdown it would lose signs. None of its lines can end a block of code.
+function shownText(turn) {
+  return turn.json ? "```json\n" + turn.said : turn.said;
+}
+
 function viewOf(node) {
   return node.closest(".turn").view;
 }
@@ -109,9 +114,10 @@ function describeModel() {
   if (!about || !model)
     return;
   const speed = speedOf(model.id);
+  const bound = $("schema").value.trim() ? " Answers follow the JSON Schema in the settings." : "";
   about.textContent = model.id + " answers, on this machine" +
     (speed ? ", with about " + speed + " tokens a second." : ".") +
-    (model.context_length ? " It reads " + model.context_length.toLocaleString("en") + " tokens at most." : "");
+    (model.context_length ? " It reads " + model.context_length.toLocaleString("en") + " tokens at most." : "") + bound;
 }
 
 function greet() {
@@ -272,6 +278,8 @@ async function ask(text, replaced = null, pictures = []) {
   const turn = {user: text, said: "", thought: "", calls: [], note: "", model: chosen.model, at: Date.now()};
   if (pictures.length)
     turn.pictures = pictures;
+  if (chosen.schema)
+    turn.json = true;
   const before = chat.turns.filter(t => !replaced || t !== replaced.turn);
   const view = new TurnView(turn), by = known.length > 1 ? chosen.model + ": " : "";
   if (!chat.turns.length)
@@ -299,7 +307,8 @@ async function ask(text, replaced = null, pictures = []) {
       }
     }
     turn.note = by + (turn.said || turn.calls.length ? "" : "no answer, ") +
-                summary(progress.usage, progress.seconds(), progress.ended, chosen.max_tokens);
+                summary(progress.usage, progress.seconds(), progress.ended, chosen.max_tokens) +
+                (turn.json ? ", by the schema" : "");
     if (progress.usage && progress.usage.completion_tokens > 20 && progress.seconds() > 0)
       rememberSpeed(chosen.model, progress.usage.completion_tokens / progress.seconds());
   } catch (e) {

@@ -320,7 +320,8 @@ g.fillStyle = '#fff3c4'; g.beginPath(); g.arc(690, 250, 58, 0, 7); g.fill();
 fill('#5d6f91', [0, 420], [210, 170], [400, 420]); fill('#46587c', [230, 420], [500, 130], [800, 420]);
 fill('#f3f6fb', [444, 192], [500, 130], [566, 197], [520, 186], [488, 205]);
 fill('#5d6f91', [620, 420], [850, 230], [960, 320], [960, 420]);
-fill('#2f6f62', [0, 400], [960, 400], [960, 600], [0, 600]); fill('#7fb3c9', [0, 470], [960, 440], [960, 540], [0, 520]);
+fill('#2f6f62', [0, 400], [960, 400], [960, 600], [0, 600]);
+fill('#7fb3c9', [0, 470], [960, 440], [960, 540], [0, 520]);
 fill('#a23b2a', [150, 380], [205, 330], [260, 380]); fill('#e9d9b8', [162, 380], [248, 380], [248, 440], [162, 440]);
 return c.toDataURL().split(',')[1];"""
 
@@ -382,7 +383,7 @@ def with_a_model():
         check(want["usage"]["prompt_tokens"] > ROWS, "the picture's rows", want["usage"])
         equal(b.said(), [want["choices"][0]["message"]["content"]], "the answer")
         b.run("model.value = 'tale'; model.dispatchEvent(new Event('change'))")
-        wait_for(lambda: not b.shown("#attach") and b.run("return takesPictures('tale')") is False, "a model that reads")
+        wait_for(lambda: not b.shown("#attach") and b.run("return takesPictures('tale')") is False, "one that reads")
 
 
 main()

@@ -325,6 +325,57 @@ def branches():
 
 
 @test
+def schema():
+    """A schema in the settings: what is no JSON is shown and not sent, what is goes out as it was written."""
+    text = '{ "type": "object", "properties": {"n": {"maximum": 9007199254740993.10}} }'
+    said = '{"n": "*a* ```"}'
+    with FakeDaemon([]) as d, Gateway(d) as g, Browser(d.dir) as b:
+        talk(b, g)
+        b.click("#gear")
+        b.type("#schema", '{"type": ')
+        equal(b.texts("#schema-wrong"), [""], "nothing is said while it is written")
+        b.type("#seed", "1")
+        check(b.texts("#schema-wrong")[0].startswith("The schema is no JSON: "), "left", b.texts("#schema-wrong"))
+        b.type("#seed", ENTER)
+        equal(b.run("return $('settings').open"), True, "Done waits for it")
+        b.type("#seed", ESCAPE)
+        b.type("#text", "one" + ENTER)
+        equal((b.run("return $('settings').open"), len(b.asked()), b.value("#text")), (True, 0, "one"), "not sent")
+        for wrong in ("[1]", "1", '"text"', "null"):
+            b.set("#schema", wrong)
+            b.run("$('schema').dispatchEvent(new Event('change'))")
+            equal(b.texts("#schema-wrong"), ["A JSON Schema is an object: it stands in { }."], wrong)
+        b.set("#schema", "")
+        b.type("#schema", text)
+        equal(b.texts("#schema-wrong"), [""], "it is right")
+        b.type("#seed", ENTER)
+        equal(b.run("return $('settings').open"), False, "the settings close")
+        check("JSON Schema" in b.texts(".hello p")[0], "the empty page says it", b.texts(".hello p"))
+        b.run("window.bodies = []; const before = fetch;"
+              "fetch = (path, o) => { bodies.push(o.body); return before(path, o); }")
+        say(b, "one", said)
+        equal(b.asked()[-1]["response_format"]["json_schema"]["name"], "answer", "a format of OpenAI's")
+        check(text in b.run("return bodies.find(x => x)"), "as it was written", b.run("return bodies"))
+        equal((b.texts(".answer code"), b.texts(".answer em")), ([said], []), "the answer is code")
+        check("by the schema" in b.last_note("tokens"), "its note")
+        equal(b.run("return asMarkdown(current)").split("## tale\n\n")[1], "```json\n" + said + "\n```\n", "Markdown")
+
+        b.reload()
+        wait_for(lambda: b.texts(".answer code") == [said], "after a reload")
+        equal(b.value("#schema"), text, "the schema, too")
+        give_models(b)
+        b.answer({"status": 400, "error": {"message": "response_format: no such word"}})
+        b.set("#text", "two")
+        b.type("#text", ENTER)
+        b.last_note("no such word")
+        equal(b.value("#text"), "two", "what the server refuses goes back into the box")
+        b.set("#schema", "")
+        say(b, "two", "*Yes.*")
+        equal(("response_format" in b.asked()[-1], b.texts(".answer em")), (False, ["Yes."]), "without one")
+        equal(b.said(), [said, "*Yes.*"], "the conversation")
+
+
+@test
 def kept():
     """Conversations are listed, found, renamed, saved and deleted, and outlive a reload."""
     with FakeDaemon([]) as d, Gateway(d) as g, Browser(d.dir) as b:
