@@ -11,7 +11,8 @@ function headers() {
 
 async function failure(response) {
   try {
-    return {status: response.status, ...(await response.json()).error};
+    const {error} = await response.json();
+    return {status: response.status, ...(typeof error === "string" ? {message: error} : error)}; // Ollama's is a text
   } catch {
     return {status: response.status, message: "the server answered " + response.status};
   }
@@ -80,13 +81,13 @@ function forget(turns, from, question, problem) {
   return from;
 }
 
-// The events of an answer; the first one tells which turns are forgotten. A conversation that is too long is asked
 // A request's body with a schema as it was written: a number may have more digits than JavaScript keeps.
 function withSchema(body, schema) {
   return !schema ? body : body.slice(0, -1) + ',"response_format":{"type":"json_schema","json_schema":' +
     '{"name":"answer","schema":' + schema + "}}}";
 }
 
+// The events of an answer; the first one tells which turns are forgotten. A conversation that is too long is asked
 // again without its oldest turns, which are forgotten for good only when an answer to the others comes. question: a turn.
 async function* answers(turns, question, {system, schema, ...settings}, signal) {
   const told = system ? [{role: "system", content: system}] : [];

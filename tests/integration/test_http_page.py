@@ -203,6 +203,49 @@ def which_model():
 
 
 @test
+def loaded_and_unloaded():
+    """The list of models loads and unloads one; with a key it loads alone."""
+    def row(b, name):
+        return b.run("""const li = [...document.querySelectorAll('#models-list li')]
+                          .find(li => li.querySelector('strong').textContent === arguments[0]);
+                        return li && li.querySelector('.note').textContent + '|' +
+                          [...li.querySelectorAll('button:enabled')].filter(e => !e.hidden).map(e => e.textContent)""",
+                     name)
+
+    def press(b, name, word):
+        wait_for(lambda: row(b, name) and row(b, name).endswith("|" + word), f"{word} of {name}")
+        b.run("[...document.querySelectorAll('#models-list button')].find(e => e.getAttribute('aria-label') === "
+              "arguments[0]).click()", f"{word} {name}")
+
+    with Daemon(models=(), placement=None) as d:
+        with Gateway(d) as g, Browser(d.dir) as b:
+            b.open(g, watched=False)
+            b.click("#models-open")
+            press(b, "sprout", "Load")
+            wait_for(lambda: "in memory|Unload" in row(b, "sprout"), "it is loaded")
+            equal([m["name"] for m in g.get("/api/ps")["models"]], ["sprout:latest"], "what is in memory")
+            size = next(m["size"] for m in g.get("/api/tags")["models"] if m["name"] == "sprout:latest")
+            check(row(b, "sprout").startswith(f"{size / 1e6:.1f} MB, "), "its file's size", row(b, "sprout"), size)
+            press(b, "sprout", "Unload")
+            wait_for(lambda: "on disk|Load" in row(b, "sprout"), "it is unloaded")
+            equal((g.get("/api/ps")["models"], b.texts("#models-said")), ([], ["sprout is no longer in memory."]),
+                  "nothing is in memory")
+        keys = os.path.join(d.dir, "keys")
+        with open(os.open(keys, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+            f.write("alice 12345678\n")
+        with Gateway(d, "--api-key-file", keys) as g, Browser(d.dir) as b:
+            b.open(g, watched=False)
+            wait_for(lambda: b.shown("#key"), "the key is asked for")
+            b.type("#key", "12345678\t")
+            wait_for(lambda: b.value("#model"), "the models, with the key")
+            b.click("#models-open")
+            press(b, "sprout", "Load")
+            press(b, "sprout", "Unload")
+            wait_for(lambda: "owner of Tandem’s daemon" in b.texts("#models-failed")[0], "who may unload")
+            wait_for(lambda: row(b, "sprout").endswith("in memory|"), "it is in memory, and no button is left")
+
+
+@test
 def with_a_key():
     with Daemon(placement=None) as d:
         keys = os.path.join(d.dir, "keys")

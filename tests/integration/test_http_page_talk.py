@@ -376,6 +376,63 @@ def schema():
 
 
 @test
+def models():
+    """The list of models: what it tells, what can be pressed, and what fails."""
+    rows = """return [...document.querySelectorAll('#models-list li')].map(li => [
+                li.querySelector('strong').textContent, li.querySelector('.note').textContent,
+                ...[...li.querySelectorAll('button')].filter(e => !e.hidden)
+                .map(e => e.textContent + (e.disabled ? ' (off)' : ''))])"""
+    known = [{"id": "tale", "default": True, "state": "loaded"}, {"id": "eye", "state": "available",
+             "capabilities": ["completion", "vision"]}, {"id": "slow", "state": "loading"},
+             {"id": "bad", "state": "failed"}]
+    files = [{"name": "tale:latest", "size": 1234567890, "details": {"parameter_size": "1.5B",
+                                                                     "quantization_level": "Q4_K_M"}},
+             {"name": "eye:latest", "size": 2500000, "details": {"parameter_size": "", "quantization_level": ""}}]
+    with FakeDaemon([]) as d, Gateway(d) as g, Browser(d.dir) as b:
+        talk(b, g)
+        b.run("said['/api/tags'] = {models: arguments[1]}; models = arguments[0];", known, files)
+        b.run("document.getElementById('models-open').focus()")
+        b.type("#models-open", ENTER)
+        wait_for(lambda: b.run(rows) == [
+            ["tale", "1.2 GB, 1.5B parameters, Q4_K_M, the default, in memory", "Unload"],
+            ["eye", "2.5 MB, takes pictures, on disk", "Load"], ["slow", "is being loaded", "Load (off)"],
+            ["bad", "cannot be used", "Load"]], "the list")
+        equal(unnamed(b, "#models "), [], "buttons that a screen reader cannot name")
+        equal(b.run("return [...document.querySelectorAll('#models-list button')].map(e => e.ariaLabel)"),
+              ["Unload tale", "Load eye", "Load slow", "Load bad"], "each by its model")
+
+        # One at work, until the server has answered.
+        b.run("""const before = fetch;
+                 fetch = (path, o) => path !== '/api/generate' ? before(path, o) : new Promise((resolve, reject) => {
+                   window.asked_for = JSON.parse(o.body);
+                   window.answer = (value, status) => resolve(Response.json(value, {status})); });""")
+        b.type("#models-list .load", ENTER)
+        wait_for(lambda: b.run(rows)[1] == ["eye", "2.5 MB, takes pictures, is being loaded", "Load (off)"], "at work")
+        equal(b.run("return asked_for"), {"model": "eye", "stream": False}, "what was asked")
+        b.run("models = arguments[0]; answer({done: true}, 200)",
+              [dict(m, state="loaded") if m["id"] == "eye" else m for m in known])
+        wait_for(lambda: b.run(rows)[1] == ["eye", "2.5 MB, takes pictures, in memory", "Unload"], "done")
+        equal(b.texts("#models-said"), ["eye is in memory."], "it is said")
+        b.click("#models-list .load:enabled")
+        b.run("answer({error: 'tensor x is missing'}, 500)")
+        wait_for(lambda: b.texts("#models-failed") == ["“bad” was not loaded: tensor x is missing"], "why it failed")
+        b.click("#models-list .unload")
+        equal(b.run("return asked_for"), {"model": "tale", "stream": False, "keep_alive": 0}, "what was asked")
+        b.run("answer({error: 'only root or the daemon’s own user may unload models'}, 403)")
+        wait_for(lambda: "owner of Tandem’s daemon" in b.texts("#models-failed")[0], "who may")
+        wait_for(lambda: [r[2:] for r in b.run(rows)] == [[], [], ["Load (off)"], ["Load"]], "it is not offered again")
+        b.type("#models-close", ESCAPE)
+        equal((b.run("return document.getElementById('models').open"), b.run("return document.activeElement.id")),
+              (False, "models-open"), "Escape closes it")
+        b.run("said['/api/tags'] = {status: 503, error: {message: 'no', code: 'no_daemon'}}")
+        b.click("#models-open")
+        wait_for(lambda: b.texts("#models-wrong") == ["Tandem's daemon does not run, or does not answer."], "no list")
+        b.run("said['/api/tags'] = {models: []}")
+        wait_for(lambda: b.texts("#models-wrong") == [""], "it is read again while it is on the screen")
+        equal([e for e in b.errors() if "status of" not in e], [], "errors in the browser's console")
+
+
+@test
 def kept():
     """Conversations are listed, found, renamed, saved and deleted, and outlive a reload."""
     with FakeDaemon([]) as d, Gateway(d) as g, Browser(d.dir) as b:
@@ -599,6 +656,13 @@ def looks():
         equal(b.run(contrast), [], "contrast below AA, the settings")
         equal(unnamed(b, "#settings "), [], "settings that a screen reader cannot name")
 
+        b.type("#settings-close", ESCAPE)
+        b.click("#models-open")
+        wait_for(lambda: b.texts("#models-list strong"), "the list of models")
+        equal(b.run(contrast), [], "contrast below AA, the models")
+        b.type("#models-close", ESCAPE)
+        b.click("#gear")
+
         # By keys alone: the settings close, Tab reaches everything, a conversation is opened.
         def press(keys):
             b.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": [
@@ -611,7 +675,8 @@ def looks():
         for _ in range(40):
             press([TAB])
             reached.append(b.run("const e = document.activeElement; return e.id || e.className || e.localName"))
-        for want in ("open", "icon rename", "icon delete", "model", "clear", "gear", "summary", "pre", "text", "send"):
+        for want in ("open", "icon rename", "icon delete", "model", "models-open", "clear", "gear", "summary", "pre",
+                     "text", "send"):
             check(want in reached, f"Tab reaches {want}", reached)
         b.click("#clear")
         b.run("document.querySelector('#kept .open').focus()")
