@@ -3,13 +3,14 @@
 For tests and tools: written from the format, not from the engine, so that each can be held against the other.
 """
 import numpy as np
+import gguf_grids
 
 # name: (id, values of a block, bytes of a block)
 TYPES = {"f32": (0, 1, 4), "f16": (1, 1, 2), "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q5_0": (6, 32, 22),
          "q5_1": (7, 32, 24), "q8_0": (8, 32, 34), "q2_k": (10, 256, 84), "q3_k": (11, 256, 110),
          "q4_k": (12, 256, 144), "q5_k": (13, 256, 176), "q6_k": (14, 256, 210), "iq4_nl": (20, 32, 18),
          "iq4_xs": (23, 256, 136), "bf16": (30, 1, 2), "tq1_0": (34, 256, 54), "tq2_0": (35, 256, 66),
-         "mxfp4": (39, 32, 17), "nvfp4": (40, 64, 36)}
+         "mxfp4": (39, 32, 17), "nvfp4": (40, 64, 36), **gguf_grids.TYPES}
 E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6], np.float64)
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float64)
 
@@ -54,6 +55,8 @@ def values(blocks, name):
         return _f16(x)
     if name == "bf16":
         return (x.copy().view("<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    if name in gguf_grids.TYPES:
+        return gguf_grids.values(x, name)
     if name == "q8_0":
         return _f16(x[:, :2]) * x[:, 2:].view(np.int8)
     if name == "q4_0":

@@ -2,7 +2,7 @@
 """Write a random-weight GGUF of a Gemma 3 shape, for speed and parity checks.
 
 usage: mkgguf.py OUT --size tiny|odd|270m|1b|4b|12b|27b
-                 [--type f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q2_k|…|q6_k|iq4_nl|iq4_xs|tq1_0|tq2_0|mxfp4|nvfp4]
+                 [--type f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q2_k|…|q6_k|iq1_s|…|iq4_xs|tq1_0|tq2_0|mxfp4|nvfp4]
                  [--embd-type T] [--more-type T] [--vocab N | --vocab-json tokenizer.json] [--seed N] [--layers N]
                  [--gain G] [--outliers] [--fast]
 Needs numpy. The models know no chat template: generate with --raw.
@@ -84,6 +84,15 @@ def encode(rng, shape, typ, std):
     elif typ == "nvfp4":   # values of uniform nibbles have std 2.94; scales of 2^-9 and more
         steps = np.clip(np.round(std / 2.94 * 512 * (0.75 + 0.5 * rng.random((nb, 4)))), 1, 15).astype(np.uint8)
         out[:, :4] = steps  # up to 15 the byte is the scale's number of such steps
+    elif typ[:3] in ("iq1", "iq2", "iq3"):  # random indices and signs; d times the deviation of a type's numbers
+        lv = {"iq1": 0.8 * 9.2, "iq2": 3.0 * 18.5, "iq3_xxs": 7.5 * 18.5, "iq3_s": 8.0 * 18.5}[
+            typ if typ[:3] == "iq3" else typ[:3]]
+        d = (u * (std / lv)).astype("<f2").view(np.uint8).reshape(nb, 2)
+        if typ == "iq1_m":  # four bits of d on top of each word of scales
+            parts = [d[:, 0] << 4, d[:, 0] & 240, d[:, 1] << 4, d[:, 1] & 240]
+            out[:, 49:56:2] = out[:, 49:56:2] & 15 | np.stack(parts, 1)
+        else:
+            out[:, :2] = d
     elif typ == "q6_k":
         sc = rng.integers(24, 48, size=(nb, 16), dtype=np.int8)
         out[:, 192:208] = sc.view(np.uint8)
@@ -235,7 +244,7 @@ def main():
     d, n_layers = SIZES[a.size][1], a.layers or SIZES[a.size][0]
     embd_type = a.embd_type or ("q8_0" if a.type in ("q4_0", "q8_0") else
                                 "q6_k" if a.type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq1_0",
-                                                  "tq2_0") else
+                                                  "tq2_0") or a.type[:3] in ("iq1", "iq2", "iq3") else
                                 "q8_0" if a.type == "nvfp4" else a.type)
     if d % TYPES[embd_type][1]:
         embd_type = "q8_0"

@@ -42,6 +42,11 @@ static const struct tdm_type_info type_infos[] = {
         [TDM_TYPE_MXFP4] = { "MXFP4", 32, 17 },
         [TDM_TYPE_NVFP4] = { "NVFP4", 64, 36 },
         [TDM_TYPE_MXFP4_PAIRS] = { "MXFP4", 32, 17 },
+        /* as IQ1, IQ2 and IQ3 are packed (engine/weights/subblock.h) */
+        [TYPE_OF_FILES_MAX + 1] = { "IQ1", 256, 106 },
+        [TYPE_OF_FILES_MAX + 2] = { "IQ2", 256, 106 },
+        [TYPE_OF_FILES_MAX + 3] = { "IQ3_XXS", 256, 138 },
+        [TYPE_OF_FILES_MAX + 4] = { "IQ3_S", 256, 138 },
 };
 
 const struct tdm_type_info *tdm_type_info(uint32_t type)

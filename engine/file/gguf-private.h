@@ -4,6 +4,8 @@
 
 #include "engine/file/gguf.h"
 
+#define TYPE_OF_FILES_MAX 59u /* what is above are types that weights are packed as */
+
 /* As stored in files. */
 enum value_type {
         VALUE_U8,

@@ -297,7 +297,7 @@ static int walk_tensor(struct cursor *c, struct tdm_gguf_tensor *t)
         r = cursor_take(c, &t->offset, sizeof(t->offset), "the tensor table");
         if (r)
                 return r;
-        info = tdm_type_info(t->type);
+        info = t->type <= TYPE_OF_FILES_MAX ? tdm_type_info(t->type) : NULL;
         if (!info)
                 return tdm_error_set(c->err, TDM_E_UNSUPPORTED,
                                      "tensor %.*s has the type with number %u, which is not known "

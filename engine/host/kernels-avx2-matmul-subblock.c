@@ -116,6 +116,11 @@ INLINE VF vf_e4m3(const uint8_t *p, const unsigned i)
         return _mm256_mul_ps(_mm256_cvtph_ps(pairs), _mm256_set1_ps(128));
 }
 
+INLINE VF vf_set(float v)
+{
+        return _mm256_set1_ps(v);
+}
+
 INLINE VF vf_from_int(VI v)
 {
         return _mm256_cvtepi32_ps(v);
@@ -260,11 +265,14 @@ INLINE int depth_of(const uint32_t type, const enum tdm_act act)
         case TDM_TYPE_Q4_K:
                 return 8;
         case TDM_TYPE_Q6_K:
+        case TDM_TYPE_GRID3_XXS:
                 return 2;
+        case TDM_TYPE_GRID2:
+                return 1;
         case TDM_TYPE_IQ4_NL:
         case TDM_TYPE_IQ4_XS:
                 return act == TDM_ACT_I8 ? DEPTH_SIGNED : DEPTH_SPLIT;
-        default: /* Q2_K, Q3_K, Q5_0, Q5_1, Q5_K, MXFP4, NVFP4: quants below 32 */
+        default: /* Q2_K, Q3_K, Q5_0, Q5_1, Q5_K, MXFP4, NVFP4, GRID1, GRID3_S: quants below 32 */
                 return 4;
         }
 }
@@ -437,6 +445,7 @@ TILES_OF(32, , false, 4, 4)
 TILES_OF(32, _min, true, 4, 4)
 TILES_OF(32, _table, false, DEPTH_SIGNED, DEPTH_SPLIT)
 TILES_OF(16, , false, 2, 2)
+TILES_OF(16, _table, false, 1, 1)
 TILES_OF(16, _min, true, 4, 4)
 
 #define KERNELS_FILL tdm_kernels_avx2_matmul_subblock_fill

@@ -114,6 +114,11 @@ INLINE VF vf_e4m3(const uint8_t *p, const unsigned i)
         return _mm512_mul_ps(_mm512_cvtph_ps(pairs), _mm512_set1_ps(128));
 }
 
+INLINE VF vf_set(float v)
+{
+        return _mm512_set1_ps(v);
+}
+
 INLINE VF vf_from_int(VI v)
 {
         return _mm512_cvtepi32_ps(v);
@@ -526,6 +531,9 @@ TILES_OF(16, _min, true)
 #define tiles_i8_32_table tiles_i8_32
 #define tiles_i16_32_table tiles_i16_32
 #define tiles_f32_32_table tiles_f32_32
+#define tiles_i8_16_table tiles_i8_16
+#define tiles_i16_16_table tiles_i16_16
+#define tiles_f32_16_table tiles_f32_16
 
 #define FEW(name, type, act_)                                                                                          \
         static void name(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows,             \

@@ -13,8 +13,8 @@
  * Wanted: VI, VF (vectors of V_BYTES bytes), vi_load, vi_store (aligned), vi_set8, vi_set32, vi_and, vi_or, vi_sub32,
  * vi_sll16, vi_srl16, vi_srl32, vi_sra32, vi_sll32 (by a constant), vi_table (16 bytes, for vi_look_up), vi_look_up,
  * vi_u16 (V_BYTES / 4 u16 from memory), vf_f16 (the same of f16), vf_e8 (the same of bytes e: 2^(e - 128)), vf_e4m3
- * (half of the first or second byte of each of V_BYTES / 4 pairs, as E4M3), vf_from_int, vf_store, vf_mul, vf_neg,
- * prefetch; SOME_ROWS_MAX. */
+ * (half of the first or second byte of each of V_BYTES / 4 pairs, as E4M3), vf_set, vf_from_int, vf_store, vf_mul,
+ * vf_neg, prefetch; SOME_ROWS_MAX. */
 #include "engine/host/kernels-fill.h"
 #include "engine/weights/subblock.h"
 
@@ -58,12 +58,14 @@ INLINE void block_groups(const uint32_t type, const uint8_t *from, VI *w)
 {
         const VI low4 = vi_set8(15);
 
-        if (type == TDM_TYPE_Q2_K || type == TDM_TYPE_Q3_K) {
+        if (type == TDM_TYPE_Q2_K || type == TDM_TYPE_Q3_K || type == TDM_TYPE_GRID1 || type == TDM_TYPE_GRID2) {
                 UNROLL for (int g = 0; g < 8; g++)
                 {
                         w[g] = vi_and(vi_shift16(vi_load(from + g / 4 * 64), -2 * (g % 4)), vi_set8(3));
-                        if (type == TDM_TYPE_Q3_K)
+                        if (type != TDM_TYPE_Q2_K)
                                 w[g] = vi_or(w[g], vi_and(vi_shift16(vi_load(from + 128), 2 - g), vi_set8(4)));
+                        if (tdm_subblock_grid(type))
+                                w[g] = vi_look_up(vi_table(tdm_subblock_grid_values[type - TDM_TYPE_GRID1]), w[g]);
                 }
                 return;
         }
@@ -86,6 +88,11 @@ INLINE void block_groups(const uint32_t type, const uint8_t *from, VI *w)
                         high = vi_look_up(table, high);
                 } else if (type == TDM_TYPE_MXFP4 || type == TDM_TYPE_NVFP4) {
                         const VI table = vi_table(tdm_subblock_mxfp4_values);
+
+                        low = vi_look_up(table, low);
+                        high = vi_look_up(table, high);
+                } else if (tdm_subblock_grid(type)) {
+                        const VI table = vi_table(tdm_subblock_grid_values[type - TDM_TYPE_GRID1]);
 
                         low = vi_look_up(table, low);
                         high = vi_look_up(table, high);
@@ -149,6 +156,14 @@ INLINE void unpack_scales(const uint32_t type, const uint8_t *front, const uint8
 
                         s = vi_or(s, vi_sll16(vi_and(vi_shift16(high, -2 * i), low2), 4));
                         scale_bytes(d, s, false, 32, scale, (unsigned)i);
+                }
+        } else if (tdm_subblock_grid(type)) {
+                d = vf_mul(d, vf_set(tdm_subblock_grid_factor(type)));
+                UNROLL for (int i = 0; i < 4; i++)
+                {
+                        VI s = vi_and(vi_shift16(vi_load(scales + i % 2 * 64), i < 2 ? 0 : -4), low4);
+
+                        scale_bytes(d, vi_or(vi_sll16(s, 1), vi_set8(1)), false, 0, scale, (unsigned)i);
                 }
         } else if (type == TDM_TYPE_Q6_K) {
                 UNROLL for (unsigned i = 0; i < 4; i++) scale_bytes(d, vi_load(scales + 64 * i), true, 0, scale, i);

@@ -3,9 +3,10 @@
 #include "engine/weights/subblock.h"
 #include "engine/host/test-kernels-matmul.h"
 
-static const uint32_t types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1,  TDM_TYPE_Q2_K,
-                                  TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K,  TDM_TYPE_Q6_K,
-                                  TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4, TDM_TYPE_NVFP4 };
+static const uint32_t types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1,      TDM_TYPE_Q2_K,
+                                  TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K,      TDM_TYPE_Q6_K,
+                                  TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4,     TDM_TYPE_NVFP4,
+                                  TDM_TYPE_GRID1,  TDM_TYPE_GRID2,  TDM_TYPE_GRID3_XXS, TDM_TYPE_GRID3_S };
 
 /* A matrix of random bits. Its memory ends where the layout ends. */
 static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, uint32_t cols)

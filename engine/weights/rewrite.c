@@ -1,6 +1,6 @@
 /* Types of files whose weights are packed as those of another type, with the same values: MXFP4 of Ollama's first files
  * as MXFP4, and the ternary types as Q2_K, which every device knows. TQ1_0 takes 54 bytes of 256 weights, TQ2_0 66,
- * Q2_K 84. */
+ * Q2_K 84. IQ1, IQ2 and IQ3 are in rewrite-grids.c. */
 #include "engine/weights/weights-private.h"
 
 #define TERNARY 256u /* weights of a block */
@@ -73,7 +73,8 @@ static void rewrite_block(uint32_t type, uint8_t *dst, const uint8_t *src)
                 put_q2_k(dst, src, src + 64);
                 break;
         default:
-                abort(); /* tdm_weights_packed_type() has it, this has not */
+                if (!tdm_weights_rewrite_grid(type, dst, src))
+                        abort(); /* tdm_weights_packed_type() has it, this has not */
         }
 }
 

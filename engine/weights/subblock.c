@@ -13,6 +13,16 @@
 
 const uint8_t tdm_subblock_iq4_values[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
 const uint8_t tdm_subblock_mxfp4_values[16] = { 16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4 };
+const uint8_t tdm_subblock_grid_values[4][16] = {
+        /* 8 g + 1 and 8 g - 1 for g = -1, 0, 1 */
+        { 9, 17, 25, 16, 7, 15, 23, 16 },
+        /* 8, 25, 43 and their negatives */
+        { 72, 89, 107, 64, 56, 39, 21, 64 },
+        /* halves of 4, 12, 20, 28, 36, 44, 52, 62 and their negatives */
+        { 34, 38, 42, 46, 50, 54, 58, 63, 30, 26, 22, 18, 14, 10, 6, 1 },
+        /* 1, 3, … 15 and their negatives */
+        { 17, 19, 21, 23, 25, 27, 29, 31, 15, 13, 11, 9, 7, 5, 3, 1 },
+};
 
 /* ---- the file's blocks: see the GGUF specification ---- */
 
@@ -51,6 +61,12 @@ static struct file_unit file_unit(uint32_t type)
                 return (struct file_unit){ 17, { -1, -1 }, -1 };
         case TDM_TYPE_NVFP4: /* scales 4, quants 32 */
                 return (struct file_unit){ 36, { 0, -1 }, -1, 2 };
+        case TDM_TYPE_GRID1: /* high bits 32, low ones 64, scales 8, d: see rewrite.c */
+        case TDM_TYPE_GRID2:
+                return (struct file_unit){ 106, { 104, -1 }, 96 };
+        case TDM_TYPE_GRID3_XXS: /* scales 8, codes 128, d */
+        case TDM_TYPE_GRID3_S:
+                return (struct file_unit){ 138, { 136, -1 }, 0 };
         default:
                 abort(); /* callers ask tdm_subblock_type() first */
         }
@@ -80,12 +96,14 @@ static inline __attribute__((always_inline)) void spread(uint32_t type, const ui
         case TDM_TYPE_IQ4_NL:
         case TDM_TYPE_IQ4_XS:
         case TDM_TYPE_MXFP4:
+        case TDM_TYPE_GRID3_XXS:
+        case TDM_TYPE_GRID3_S:
                 low = type == TDM_TYPE_Q4_1   ? unit + 4 :
                       type == TDM_TYPE_Q5_0   ? unit + 6 :
                       type == TDM_TYPE_Q5_1   ? unit + 8 :
                       type == TDM_TYPE_IQ4_NL ? unit + 2 :
                       type == TDM_TYPE_MXFP4  ? unit + 1 :
-                                                unit + 8 + 16 * b;
+                                                unit + 8 + 16 * b; /* IQ4_XS, GRID3 */
                 if (type == TDM_TYPE_Q5_0 || type == TDM_TYPE_Q5_1)
                         bits = tdm_load_u32(low - 4);
                 for (unsigned g = 0; g < 4; g++) {
@@ -106,6 +124,8 @@ static inline __attribute__((always_inline)) void spread(uint32_t type, const ui
                         q[g] = tdm_load_u32(low + 4 * g) >> shift & BYTES(3u);
                 break;
         case TDM_TYPE_Q3_K:
+        case TDM_TYPE_GRID1:
+        case TDM_TYPE_GRID2:
                 low = unit + 32 + b / 4 * 32;
                 high = unit;
                 shift = b % 4 * 2;
@@ -141,7 +161,8 @@ static inline __attribute__((always_inline)) void spread(uint32_t type, const ui
 static inline __attribute__((always_inline)) void gather(uint32_t type, const uint32_t *restrict q,
                                                          uint8_t *restrict to)
 {
-        bool has_nibbles = type != TDM_TYPE_Q2_K && type != TDM_TYPE_Q3_K;
+        bool has_three = type == TDM_TYPE_Q3_K || type == TDM_TYPE_GRID1 || type == TDM_TYPE_GRID2;
+        bool has_nibbles = type != TDM_TYPE_Q2_K && !has_three;
         bool has_pairs = type == TDM_TYPE_Q6_K || !has_nibbles;
         unsigned pair_shift = has_nibbles ? 4 : 0, bit_shift = has_nibbles ? 4 : 2;
 
@@ -154,7 +175,7 @@ static inline __attribute__((always_inline)) void gather(uint32_t type, const ui
                         pairs |= (q[4 * a + t] >> pair_shift & BYTES(3u)) << 2 * t;
                 tdm_store_u32(to, pairs);
         }
-        if (type == TDM_TYPE_Q3_K || type == TDM_TYPE_Q5_0 || type == TDM_TYPE_Q5_1 || type == TDM_TYPE_Q5_K) {
+        if (has_three || type == TDM_TYPE_Q5_0 || type == TDM_TYPE_Q5_1 || type == TDM_TYPE_Q5_K) {
                 uint32_t bits = 0;
 
                 for (unsigned g = 0; g < 8; g++)
@@ -290,6 +311,16 @@ static void read_scales(uint32_t type, const uint8_t *scales, const uint16_t *ha
                 for (unsigned h = 0; h < 2; h++)
                         ret->scale[h] = d * (float)(int8_t)SCALE(2 * b + h);
                 break;
+        case TDM_TYPE_GRID1:
+        case TDM_TYPE_GRID2:
+        case TDM_TYPE_GRID3_XXS:
+        case TDM_TYPE_GRID3_S:
+                for (unsigned h = 0; h < 2; h++) {
+                        unsigned i = 2 * b + h, s = SCALE(i % 8) >> i / 8 * 4 & 15u;
+
+                        ret->scale[h] = d * tdm_subblock_grid_factor(type) * (float)(2 * s + 1);
+                }
+                break;
         default:
                 abort();
         }
@@ -344,6 +375,15 @@ void tdm_subblock_read(uint32_t type, const uint8_t *panel, uint32_t cols, uint3
                         break;
                 case TDM_TYPE_Q3_K:
                         ret->q[i] = (uint8_t)((PLANE(g / 4) >> g % 4 * 2 & 3) | (PLANE(2) >> g & 1) << 2);
+                        break;
+                case TDM_TYPE_GRID1:
+                case TDM_TYPE_GRID2:
+                        ret->q[i] = tdm_subblock_grid_values[type - TDM_TYPE_GRID1][(PLANE(g / 4) >> g % 4 * 2 & 3) |
+                                                                                    (PLANE(2) >> g & 1) << 2];
+                        break;
+                case TDM_TYPE_GRID3_XXS:
+                case TDM_TYPE_GRID3_S:
+                        ret->q[i] = tdm_subblock_grid_values[type - TDM_TYPE_GRID1][NIBBLE];
                         break;
                 default:
                         abort();

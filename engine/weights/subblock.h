@@ -1,6 +1,6 @@
-/* Weight types made of sub-blocks: the 4- and 5-bit types with a minimum, the K-quants, the table types, MXFP4 and
- * NVFP4. How they lie in a PANEL16 matrix, how a file's rows get there and how one lane is read back. Bytes per weight
- * are the file's.
+/* Weight types made of sub-blocks: the 4- and 5-bit types with a minimum, the K-quants, the table types, MXFP4, NVFP4
+ * and what IQ1, IQ2 and IQ3 are packed as. How they lie in a PANEL16 matrix, how a file's rows get there and how one
+ * lane is read back. Bytes per weight are the file's, or those of the rewritten blocks (rewrite.c).
  *
  * A weight is (q - offset) * scale, or q * scale + min where the type has a minimum; q is unsigned, offset belongs to
  * the type; scale and min belong to a sub-block of 16 or 32 columns and are exact in f32 (11 bits of d times at most
@@ -11,17 +11,23 @@
  * still. NVFP4 has MXFP4's weights. The scale of 16 of them is a byte, E4M3 without a sign, and that of its q is half
  * of it.
  *
+ * GRID1, GRID2, GRID3_XXS and GRID3_S hold what IQ1, IQ2 and IQ3 have once their codebooks are looked up (grids.h): a
+ * weight is one of at most 16 whole numbers, that of its code, times an odd number below 32 that 16 columns share,
+ * times d, times the type's factor. The numbers are those of the format but in GRID3_XXS, where they are half of them.
+ *
  *   panel = front, padded to 64 bytes, then units of 32 columns (Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, NVFP4) or 256
  *           (the others)
  *   front:  f16 [units][halves][16 rows]: d; and m, dmin or, in IQ4_XS, the 16 bits of scales_h. NVFP4: the
  *           scales of both halves of the columns, a byte each. MXFP4: u8 [units][16 rows]: e
  *   unit:   sub-scales, the file's bytes in the file's order as [4-byte groups][16 rows][4], then its blocks of 32
- *           columns
+ *           columns. GRID*: 8 bytes; four bits s of a sub-block, for 2 s + 1: of the first 8 the low nibbles, of the
+ *           others the high ones
  *   block:  bytes [.][16 rows][4], where byte i of a lane belongs to the columns 4 g + i of the groups g = 0 … 7:
  *           4 bits and more: [4 v]: low nibble group v, high nibble group v + 4;
  *                            then, for a 5th bit, [1]: bit g of group g;
  *                            for the 5th and 6th, [2 a]: bits 2 t, 2 t + 1 of group 4 a + t
- *           Q2_K, Q3_K:      [2 a]: bits 2 t, 2 t + 1 of group 4 a + t; then, for Q3_K's 3rd bit, [1]: bit g of group g
+ *           Q2_K, Q3_K, GRID1, GRID2: [2 a]: bits 2 t, 2 t + 1 of group 4 a + t; then, for a 3rd bit, [1]: bit g of
+ *                            group g
  *
  * In this, [v] and [a] count vectors of 64 bytes, 4 bytes for each of the 16 rows; t is 0 … 3. So of column 22 of a
  * block of Q6_K (22 = 4 g + i with g = 5, i = 2) the low four bits are the high nibble of byte 2 of vector v = 1
@@ -33,12 +39,22 @@
 
 #include "engine/weights/weights.h"
 
+/* What IQ1, IQ2 and IQ3 are packed as, beside enum tdm_type. No file has these types. */
+enum tdm_type_packed { TDM_TYPE_GRID1 = 60, TDM_TYPE_GRID2 = 61, TDM_TYPE_GRID3_XXS = 62, TDM_TYPE_GRID3_S = 63 };
+
 /* The one list of these types. X(name of kernels, TDM_TYPE_*, kind of their inner loops): the size of a sub-block, with
  * _min where the type has a minimum, with _table where a quant may be any byte. */
 #define TDM_SUBBLOCK_TYPES(X)                                                                                          \
         TDM_SUBBLOCK_TYPES_OF_GPUS(X)                                                                                  \
+        TDM_SUBBLOCK_GRIDS(X)                                                                                          \
         X(nvfp4, NVFP4, 16)
-/* Those that shaders know too. */
+/* Those that shaders know too, but those for matrix units. */
+#define TDM_SUBBLOCK_GRIDS(X)                                                                                          \
+        X(grid1, GRID1, 16)                                                                                            \
+        X(grid2, GRID2, 16_table)                                                                                      \
+        X(grid3_xxs, GRID3_XXS, 16)                                                                                    \
+        X(grid3_s, GRID3_S, 16)
+/* Those that all shaders know. */
 #define TDM_SUBBLOCK_TYPES_OF_GPUS(X)                                                                                  \
         X(q4_1, Q4_1, 32_min)                                                                                          \
         X(q5_0, Q5_0, 32)                                                                                              \
@@ -93,6 +109,14 @@ static inline __attribute__((always_inline)) struct tdm_subblock_info tdm_subblo
                 return (struct tdm_subblock_info){ 32, 0, 0, 256, 32, 16, false };
         case TDM_TYPE_NVFP4:
                 return (struct tdm_subblock_info){ 32, 1, 0, 256, 16, 16, false };
+        case TDM_TYPE_GRID1:
+                return (struct tdm_subblock_info){ 256, 1, 128, 192, 16, 16, false };
+        case TDM_TYPE_GRID2:
+                return (struct tdm_subblock_info){ 256, 1, 128, 192, 16, 64, false };
+        case TDM_TYPE_GRID3_XXS:
+                return (struct tdm_subblock_info){ 256, 1, 128, 256, 16, 32, false };
+        case TDM_TYPE_GRID3_S:
+                return (struct tdm_subblock_info){ 256, 1, 128, 256, 16, 16, false };
         default:
                 return (struct tdm_subblock_info){ 0 };
         }
@@ -133,6 +157,20 @@ extern const uint8_t tdm_subblock_mxfp4_values[16];
 #define TDM_MXFP4_EXPONENT_MAX 252u
 /* The largest scale of NVFP4. What is above is no number, or has a sign. */
 #define TDM_NVFP4_SCALE_MAX 0x7eu
+
+/* What GRID1 … GRID3_S have besides a layout: what their codes stand for, plus the type's offset, and what d is
+ * multiplied with besides the odd numbers. */
+static inline __attribute__((always_inline)) bool tdm_subblock_grid(uint32_t type)
+{
+        return type >= TDM_TYPE_GRID1 && type <= TDM_TYPE_GRID3_S;
+}
+
+static inline __attribute__((always_inline)) float tdm_subblock_grid_factor(uint32_t type)
+{
+        return type == TDM_TYPE_GRID3_S ? 1 : type == TDM_TYPE_GRID3_XXS ? 0.5f : 0.125f;
+}
+
+extern const uint8_t tdm_subblock_grid_values[4][16]; /* [type - TDM_TYPE_GRID1] */
 
 /* Packs n_rows <= 16 rows of a file, row_bytes apart, into a panel; the lanes behind them become zero weights. False: a
  * scale or minimum is not finite. */

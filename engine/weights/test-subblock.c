@@ -8,9 +8,10 @@
 #include <math.h>
 #include "engine/weights/subblock.h"
 
-static const uint32_t types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1,  TDM_TYPE_Q2_K,
-                                  TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K,  TDM_TYPE_Q6_K,
-                                  TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4, TDM_TYPE_NVFP4 };
+static const uint32_t types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1,      TDM_TYPE_Q2_K,
+                                  TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K,      TDM_TYPE_Q6_K,
+                                  TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4,     TDM_TYPE_NVFP4,
+                                  TDM_TYPE_GRID1,  TDM_TYPE_GRID2,  TDM_TYPE_GRID3_XXS, TDM_TYPE_GRID3_S };
 
 static uint64_t random_state = 1;
 
@@ -80,6 +81,27 @@ static int six_bits(const uint8_t *s, int first, int j)
         return (first == 0 ? s[4 + j] % 16 : s[4 + j] / 16) + 16 * (s[first + j - 4] / 64);
 }
 
+/* Value k of a block of the types that IQ1, IQ2 and IQ3 are packed as: the group's sign, or what is added, is the
+ * code's highest bit. */
+static double grid_value(uint32_t type, const uint8_t *p, uint32_t k)
+{
+        static const int iq2[] = { 8, 25, 43, 0 }, iq3_xxs[] = { 4, 12, 20, 28, 36, 44, 52, 62 };
+        bool is_four = type == TDM_TYPE_GRID3_XXS || type == TDM_TYPE_GRID3_S;
+        uint32_t j = k / 32, l = k % 32, i = k / 16;
+        int code = is_four ? p[8 + 16 * j + l % 16] >> l / 16 * 4 & 15 :
+                             (p[32 + 32 * (k / 128) + l] >> 2 * (j % 4) & 3) + (p[l] >> j & 1) * 4;
+        int s = (is_four ? p : p + 96)[i % 8] >> i / 8 * 4 & 15, sign = code & (is_four ? 8 : 4) ? -1 : 1;
+        double d = f16_value(p + (is_four ? 136 : 104)) * (2 * s + 1);
+
+        code &= is_four ? 7 : 3;
+        if (type == TDM_TYPE_GRID1)
+                return code == 3 ? 0 : d * (code - 1 + sign * 0.125);
+        return d * sign *
+               (type == TDM_TYPE_GRID2     ? iq2[code] / 8.0 :
+                type == TDM_TYPE_GRID3_XXS ? iq3_xxs[code] / 4.0 :
+                                             2 * code + 1);
+}
+
 /* Value k of a block of 256. */
 static double large_value(uint32_t type, const uint8_t *p, uint32_t k)
 {
@@ -128,13 +150,20 @@ static double file_value(uint32_t type, const uint8_t *row, uint32_t col)
 
         if (type == TDM_TYPE_NVFP4)
                 return nvfp4_value(block, col % 64);
+        if (tdm_subblock_grid(type))
+                return grid_value(type, block, col % 256);
         return info->block_values == 32 ? small_value(type, block, col % 32) : large_value(type, block, col % 256);
 }
 
 /* Places of the 16-bit floats of a block; -1: only one. */
 static void float_places(uint32_t type, int at[2])
 {
-        at[0] = type == TDM_TYPE_Q2_K ? 80 : type == TDM_TYPE_Q3_K ? 108 : type == TDM_TYPE_Q6_K ? 208 : 0;
+        at[0] = type == TDM_TYPE_Q2_K                            ? 80 :
+                type == TDM_TYPE_Q3_K                            ? 108 :
+                type == TDM_TYPE_Q6_K                            ? 208 :
+                type == TDM_TYPE_GRID1 || type == TDM_TYPE_GRID2 ? 104 :
+                tdm_subblock_grid(type)                          ? 136 :
+                                                                   0;
         at[1] = type == TDM_TYPE_Q2_K                                                                            ? 82 :
                 type == TDM_TYPE_Q4_1 || type == TDM_TYPE_Q5_1 || type == TDM_TYPE_Q4_K || type == TDM_TYPE_Q5_K ? 2 :
                                                                                                                    -1;

@@ -3,7 +3,18 @@
 #ifndef TDM_ENGINE_WEIGHTS_WEIGHTS_PRIVATE_H
 #define TDM_ENGINE_WEIGHTS_WEIGHTS_PRIVATE_H
 
-#include "engine/weights/weights.h"
+#include "engine/weights/subblock.h"
+
+/* More ids of enum tdm_type, of types that nothing but their rewriting knows. */
+enum tdm_type_of_grids {
+        TDM_TYPE_IQ2_XXS = 16,
+        TDM_TYPE_IQ2_XS = 17,
+        TDM_TYPE_IQ3_XXS = 18,
+        TDM_TYPE_IQ1_S = 19,
+        TDM_TYPE_IQ3_S = 21,
+        TDM_TYPE_IQ2_S = 22,
+        TDM_TYPE_IQ1_M = 29,
+};
 
 #define TDM_WEIGHTS_ALIGNMENT UINT64_C(64)
 
@@ -86,6 +97,17 @@ static inline uint32_t tdm_weights_packed_type(uint32_t type)
         case TDM_TYPE_TQ1_0:
         case TDM_TYPE_TQ2_0:
                 return TDM_TYPE_Q2_K;
+        case TDM_TYPE_IQ1_S:
+        case TDM_TYPE_IQ1_M:
+                return TDM_TYPE_GRID1;
+        case TDM_TYPE_IQ2_XXS:
+        case TDM_TYPE_IQ2_XS:
+        case TDM_TYPE_IQ2_S:
+                return TDM_TYPE_GRID2;
+        case TDM_TYPE_IQ3_XXS:
+                return TDM_TYPE_GRID3_XXS;
+        case TDM_TYPE_IQ3_S:
+                return TDM_TYPE_GRID3_S;
         default:
                 return type;
         }
@@ -120,6 +142,8 @@ static inline uint16_t tdm_load_u16(const uint8_t *p)
 
 /* Blocks of a type that is packed as another one become blocks of that. */
 void tdm_weights_rewrite(uint32_t type, uint8_t *dst, const uint8_t *src, size_t n_blocks);
+/* One block of IQ1, IQ2 or IQ3; false: of another type. */
+bool tdm_weights_rewrite_grid(uint32_t type, uint8_t *dst, const uint8_t *src);
 /* Rows as tdm_weights_pack_panel() takes them, as layout BY_ROW has them. */
 bool tdm_weights_pack_rows(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
                            uint32_t cols);

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include "common/f16.h"
+#include "engine/weights/memory.h"
 #include "engine/weights/subblock.h"
 #include "engine/weights/weights-private.h"
 
@@ -33,6 +34,13 @@ bool tdm_weights_type_supported(uint32_t type)
         default:
                 return tdm_subblock_type(type);
         }
+}
+
+uint64_t tdm_weights_memory_bytes(uint32_t type, uint64_t file_bytes)
+{
+        const struct tdm_type_info *from = tdm_type_info(type), *to = tdm_type_info(tdm_weights_packed_type(type));
+
+        return from && to ? file_bytes / from->block_bytes * to->block_bytes : file_bytes;
 }
 
 bool tdm_weights_type_quantised(uint32_t type)
@@ -102,7 +110,7 @@ static bool type_is_listed(uint32_t type, bool vector)
 {
         uint32_t packed = tdm_weights_packed_type(type);
 
-        return type != TDM_TYPE_MXFP4_PAIRS && tdm_weights_type_supported(packed) &&
+        return type != TDM_TYPE_MXFP4_PAIRS && !tdm_subblock_grid(type) && tdm_weights_type_supported(packed) &&
                !(vector && tdm_weights_type_quantised(packed));
 }
 

@@ -14,7 +14,7 @@ from cpu_tables import tables  # noqa: E402
 from tandem_test import TREE, Skip, make_model  # noqa: E402
 
 TYPES = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "bf16",
-         "mxfp4", "tq1_0", "tq2_0", "nvfp4")
+         "mxfp4", "tq1_0", "tq2_0", "nvfp4", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
 # Mean distance (see golden-host.c) and first choice. Measured: 0.034, 0.0009, 0.00001 at most. First choices of random
 # models are often nearly equal.
 LIMITS = {"default": (0.06, 95), "precise": (0.003, 98), "f32": (0.0002, 99)}

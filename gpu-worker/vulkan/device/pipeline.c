@@ -13,7 +13,8 @@ static_assert(TDM_VK_ACT_F32 == TDM_ACT_F32 && TDM_VK_ACT_I8 == TDM_ACT_I8 && TD
               "shaders and host name activations alike");
 #define IS_ALIKE(name, type, kind) &&TDM_VK_##type == TDM_TYPE_##type
 static_assert(TDM_VK_F32 == TDM_TYPE_F32 && TDM_VK_F16 == TDM_TYPE_F16 && TDM_VK_BF16 == TDM_TYPE_BF16 &&
-                      TDM_VK_Q4_0 == TDM_TYPE_Q4_0 && TDM_VK_Q8_0 == TDM_TYPE_Q8_0 TDM_SUBBLOCK_TYPES_OF_GPUS(IS_ALIKE),
+                      TDM_VK_Q4_0 == TDM_TYPE_Q4_0 &&
+                      TDM_VK_Q8_0 == TDM_TYPE_Q8_0 TDM_SUBBLOCK_TYPES_OF_GPUS(IS_ALIKE) TDM_SUBBLOCK_GRIDS(IS_ALIKE),
               "shaders and host name types alike");
 static_assert(TDM_VK_KV_F16 == TDM_KV_F16 && TDM_VK_KV_F32 == TDM_KV_F32 && TDM_VK_KV_Q8_0 == TDM_KV_Q8_0 &&
                       TDM_VK_PAGE_TOKENS == TDM_KV_PAGE_TOKENS && TDM_VK_SPAN == TDM_ATTENTION_SPAN,

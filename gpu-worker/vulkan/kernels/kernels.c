@@ -263,7 +263,7 @@ static bool any_takes(const struct tdm_vk_device *device, const struct tdm_vk_ma
 
         return device->units.any && a->act != TDM_ACT_F32 && !tdm_vk_is_f16(a) &&
                a->cols >= ANY_BLOCKS * TDM_BLOCK_VALUES &&
-               (type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || tdm_subblock_type(type));
+               (type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || tdm_subblock_type(type)) && !tdm_subblock_grid(type);
 }
 
 static unsigned any_kernels(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_rows,

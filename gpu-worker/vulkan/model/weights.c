@@ -34,7 +34,7 @@ enum tdm_act tdm_vk_weights_side_act(enum tdm_precision precision)
 bool tdm_vk_type_known(uint32_t type)
 {
         return type == TDM_TYPE_F32 || type == TDM_TYPE_F16 || type == TDM_TYPE_BF16 || type == TDM_TYPE_Q8_0 ||
-               type == TDM_TYPE_Q4_0 TDM_SUBBLOCK_TYPES_OF_GPUS(OR_OF_TYPE);
+               type == TDM_TYPE_Q4_0 TDM_SUBBLOCK_TYPES_OF_GPUS(OR_OF_TYPE) TDM_SUBBLOCK_GRIDS(OR_OF_TYPE);
 }
 
 bool tdm_vk_type_plain(uint32_t type)
@@ -44,7 +44,8 @@ bool tdm_vk_type_plain(uint32_t type)
 
 bool tdm_vk_type_f16(uint32_t type)
 {
-        return type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || tdm_subblock_type(type) || tdm_vk_type_plain(type);
+        return type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || tdm_vk_type_plain(type) ||
+               (tdm_subblock_type(type) && !tdm_subblock_grid(type));
 }
 
 /* Whether a tensor lies as those of layers with sparse activations do (engine/weights/weights.h). Kernels here compute

@@ -79,10 +79,11 @@ static void k_exponents(uint32_t type, unsigned ret[2])
                 uint32_t type;
                 unsigned exponents[2];
         } known[] = {
-                { TDM_TYPE_Q4_1, { 3, 0 } },    { TDM_TYPE_Q5_0, { 4, 0 } },  { TDM_TYPE_Q5_1, { 4, 0 } },
-                { TDM_TYPE_Q2_K, { 4, 3 } },    { TDM_TYPE_Q3_K, { 5, 0 } },  { TDM_TYPE_Q4_K, { 8, 5 } },
-                { TDM_TYPE_Q5_K, { 9, 5 } },    { TDM_TYPE_Q6_K, { 10, 0 } }, { TDM_TYPE_IQ4_NL, { 6, 0 } },
-                { TDM_TYPE_IQ4_XS, { 10, 0 } },
+                { TDM_TYPE_Q4_1, { 3, 0 } },      { TDM_TYPE_Q5_0, { 4, 0 } },    { TDM_TYPE_Q5_1, { 4, 0 } },
+                { TDM_TYPE_Q2_K, { 4, 3 } },      { TDM_TYPE_Q3_K, { 5, 0 } },    { TDM_TYPE_Q4_K, { 8, 5 } },
+                { TDM_TYPE_Q5_K, { 9, 5 } },      { TDM_TYPE_Q6_K, { 10, 0 } },   { TDM_TYPE_IQ4_NL, { 6, 0 } },
+                { TDM_TYPE_IQ4_XS, { 10, 0 } },   { TDM_TYPE_GRID1, { 6, 0 } },   { TDM_TYPE_GRID2, { 6, 0 } },
+                { TDM_TYPE_GRID3_XXS, { 7, 0 } }, { TDM_TYPE_GRID3_S, { 7, 0 } },
         };
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(known); i++)

@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/tests/layers.h"
 #include "gpu-worker/vulkan/tests/random-model.h"
 #include "gpu-worker/vulkan/tests/variants.h"
@@ -58,9 +59,11 @@ static const struct {
         { "tiny", TDM_TYPE_Q4_0, TDM_PRECISION_DEFAULT, 0.03, TDM_KV_Q8_0 },
         { "tiny-20", TDM_TYPE_F16, TDM_PRECISION_F32, 3e-5 }, /* with --full */
 };
-static const uint32_t k_types[] = { TDM_TYPE_Q4_1,   TDM_TYPE_Q5_0,   TDM_TYPE_Q5_1, TDM_TYPE_Q2_K,
-                                    TDM_TYPE_Q3_K,   TDM_TYPE_Q4_K,   TDM_TYPE_Q5_K, TDM_TYPE_Q6_K,
-                                    TDM_TYPE_IQ4_NL, TDM_TYPE_IQ4_XS, TDM_TYPE_MXFP4 };
+static const uint32_t k_types[] = {
+        TDM_TYPE_Q4_1,  TDM_TYPE_Q5_0,  TDM_TYPE_Q5_1,  TDM_TYPE_Q2_K,      TDM_TYPE_Q3_K,
+        TDM_TYPE_Q4_K,  TDM_TYPE_Q5_K,  TDM_TYPE_Q6_K,  TDM_TYPE_IQ4_NL,    TDM_TYPE_IQ4_XS,
+        TDM_TYPE_MXFP4, TDM_TYPE_GRID1, TDM_TYPE_GRID2, TDM_TYPE_GRID3_XXS, TDM_TYPE_GRID3_S
+};
 
 /* Every block of a few steps on both devices. */
 static void compare(const char *size, uint32_t type, enum tdm_precision precision, enum tdm_kv_type kv, uint32_t rows,

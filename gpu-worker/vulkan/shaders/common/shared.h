@@ -44,6 +44,10 @@
 #define TDM_VK_IQ4_XS 23
 #define TDM_VK_BF16 30
 #define TDM_VK_MXFP4 39
+#define TDM_VK_GRID1 60
+#define TDM_VK_GRID2 61
+#define TDM_VK_GRID3_XXS 62
+#define TDM_VK_GRID3_S 63
 
 /* In a kernel's TYPE, of Q4_0 and Q8_0: each output's words of a block lie beside each other (repack.comp), not each
  * word's of the 16 outputs. */

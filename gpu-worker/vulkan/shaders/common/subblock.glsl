@@ -1,18 +1,31 @@
 // The types of engine/weights/subblock.h: how 32 columns of one lane are read. Quants come out as signed bytes, less
 // the type's offset. `type` is a constant wherever these are called, so that all but one way disappears.
 
+// What IQ1, IQ2 and IQ3 are packed as is for kernels that ask for it: the others never see it.
+#ifdef TDM_SUBBLOCK_GRIDS
+#define TDM_SUBBLOCK_GRID(type)                                                                                        \
+        ((type) == TDM_VK_GRID1 || (type) == TDM_VK_GRID2 || (type) == TDM_VK_GRID3_XXS || (type) == TDM_VK_GRID3_S)
+// Not the macro above: glslc 2023.2 cannot optimise constants that are nested so.
+#define TDM_SUBBLOCK_OR_GRID(type)                                                                                     \
+        || (type) == TDM_VK_GRID1 || (type) == TDM_VK_GRID2 || (type) == TDM_VK_GRID3_XXS || (type) == TDM_VK_GRID3_S
+#define TDM_SUBBLOCK_THREE(type) ((type) == TDM_VK_GRID1 || (type) == TDM_VK_GRID2) // bits a code
+#else
+#define TDM_SUBBLOCK_OR_GRID(type)
+#endif
+
 bool tdm_subblock_type(const uint type)
 {
         return type == TDM_VK_Q4_1 || type == TDM_VK_Q5_0 || type == TDM_VK_Q5_1 || type >= TDM_VK_Q2_K &&
                 type <= TDM_VK_Q6_K ||
-               type == TDM_VK_IQ4_NL || type == TDM_VK_IQ4_XS || type == TDM_VK_MXFP4;
+               type == TDM_VK_IQ4_NL || type == TDM_VK_IQ4_XS || type == TDM_VK_MXFP4 TDM_SUBBLOCK_OR_GRID(type);
 }
 
 // As macros, since a constant cannot be what a function returns.
 #define TDM_SUBBLOCK_HAS_MIN(type)                                                                                     \
         ((type) == TDM_VK_Q4_1 || (type) == TDM_VK_Q5_1 || (type) == TDM_VK_Q2_K || (type) == TDM_VK_Q4_K ||           \
          (type) == TDM_VK_Q5_K)
-#define TDM_SUBBLOCK_SUB16(type) ((type) == TDM_VK_Q2_K || (type) == TDM_VK_Q3_K || (type) == TDM_VK_Q6_K)
+#define TDM_SUBBLOCK_SUB16(type)                                                                                       \
+        ((type) == TDM_VK_Q2_K || (type) == TDM_VK_Q3_K || (type) == TDM_VK_Q6_K TDM_SUBBLOCK_OR_GRID(type))
 
 // Sums of bytes belong to 32 columns all the same: Q2_K's scales of 16 columns are whole numbers, which quants are
 // multiplied with, times the unit's d.
@@ -44,18 +57,27 @@ uint tdm_subblock_n_f16(const uint type)
 {
         if (type == TDM_VK_MXFP4)
                 return 0;
-        return type == TDM_VK_Q5_0 || type == TDM_VK_Q3_K || type == TDM_VK_Q6_K || type == TDM_VK_IQ4_NL ? 1 : 2;
+        return type == TDM_VK_Q5_0 || type == TDM_VK_Q3_K || type == TDM_VK_Q6_K ||
+                type == TDM_VK_IQ4_NL TDM_SUBBLOCK_OR_GRID(type) ? 1 : 2;
 }
 
 uint tdm_subblock_scale_bytes(const uint type)
 {
         if (tdm_subblock_unit_blocks(type) == 1)
                 return 0;
+#ifdef TDM_SUBBLOCK_GRIDS
+        if (TDM_SUBBLOCK_GRID(type))
+                return 128;
+#endif
         return type == TDM_VK_IQ4_XS ? 64 : type == TDM_VK_Q2_K || type == TDM_VK_Q6_K ? 256 : 192;
 }
 
 uint tdm_subblock_block_bytes(const uint type)
 {
+#ifdef TDM_SUBBLOCK_GRIDS
+        if (TDM_SUBBLOCK_THREE(type))
+                return 192;
+#endif
         return type == TDM_VK_Q2_K ? 128 : type == TDM_VK_Q3_K ? 192 : type == TDM_VK_Q6_K ? 384
              : type == TDM_VK_Q5_0 || type == TDM_VK_Q5_1 || type == TDM_VK_Q5_K ? 320 : 256;
 }
@@ -106,6 +128,25 @@ uint tdm_subblock_e2m1(uint nibbles)
         return r;
 }
 
+#ifdef TDM_SUBBLOCK_GRIDS
+// Four codes of GRID1 … GRID3_S, a byte each, to what they stand for.
+uint tdm_subblock_grid_values(const uint type, uint codes)
+{
+        const uvec4 table = type == TDM_VK_GRID1     ? uvec4(0x000901f9u, 0x0007fff7u, 0, 0)
+                          : type == TDM_VK_GRID2     ? uvec4(0x002b1908u, 0x00d5e7f8u, 0, 0)
+                          : type == TDM_VK_GRID3_XXS ? uvec4(0x0e0a0602u, 0x1f1a1612u, 0xf2f6fafeu, 0xe1e6eaeeu)
+                                                     : uvec4(0x07050301u, 0x0f0d0b09u, 0xf9fbfdffu, 0xf1f3f5f7u);
+        uint r = 0;
+
+        for (uint i = 0; i < 4; i++) {
+                uint n = codes >> 8 * i & 15u;
+
+                r |= (table[n >> 2] >> 8 * (n & 3u) & 0xffu) << 8 * i;
+        }
+        return r;
+}
+#endif
+
 // What is loaded of a block, as it lies: of its unit's scales those words, and of the numbers in front those, that its
 // type's scales and minima are made of.
 struct tdm_subblock_raw {
@@ -141,6 +182,10 @@ tdm_subblock_raw tdm_subblock_load(const uint type, uint64_t panel, tdm_subblock
                         raw.scales[2 + h] = scales.v[(8 + (2 * i + h) % 4) / 4 * 16];
                 }
         }
+#ifdef TDM_SUBBLOCK_GRIDS
+        if (TDM_SUBBLOCK_GRID(type)) // both halves' are of one word
+                raw.scales[0] = scales.v[i % 4 / 2 * 16];
+#endif
         [[unroll]] for (uint k = 0; k < block_bytes / 64; k++)
                 raw.word[k] = words.v[planes + k * 16];
         return raw;
@@ -208,6 +253,16 @@ tdm_subblock_slice tdm_subblock_slice_of(const uint type, tdm_subblock_raw raw, 
                         block.scale[h] = d * float(int(low | high << 4) - 32);
                 }
         }
+#ifdef TDM_SUBBLOCK_GRIDS
+        if (TDM_SUBBLOCK_GRID(type)) {
+                d *= type == TDM_VK_GRID3_S ? 1.0 : type == TDM_VK_GRID3_XXS ? 0.5 : 0.125;
+                for (uint h = 0; h < 2; h++) {
+                        uint at = 2 * i + h, s = raw.scales[0] >> at % 4 * 8 + at / 8 * 4 & 15u;
+
+                        block.scale[h] = d * float(2 * s + 1);
+                }
+        }
+#endif
 
         [[unroll]] for (uint g = 0; g < 8; g++) {
                 uint word, offset = 0;
@@ -235,6 +290,12 @@ tdm_subblock_slice tdm_subblock_slice_of(const uint type, tdm_subblock_raw raw, 
                         word = tdm_subblock_e2m1(word);
                 else if (offset != 0)
                         word = (word | 0x80808080u) - offset * 0x01010101u ^ 0x80808080u;
+#ifdef TDM_SUBBLOCK_GRIDS
+                if (TDM_SUBBLOCK_THREE(type))
+                        word = raw.word[g / 4] >> g % 4 * 2 & 0x03030303u | (raw.word[2] >> g & 0x01010101u) << 2;
+                if (TDM_SUBBLOCK_GRID(type))
+                        word = tdm_subblock_grid_values(type, word);
+#endif
                 block.word[g] = word;
         }
         return block;

@@ -6,6 +6,7 @@
 // of experts has this order for any number of rows. What a slot gets does not depend on its item's others.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 #include "gpu-worker/vulkan/shaders/common/shared-experts.h"
+#define TDM_SUBBLOCK_GRIDS
 #include "gpu-worker/vulkan/shaders/common/subblock.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint TYPE = TDM_VK_Q4_K;

@@ -10,6 +10,7 @@
 // second, each with its minima; then acc = fma(pair, d, acc). Where a segment begins or ends within a pair, a pair is
 // one block.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
+#define TDM_SUBBLOCK_GRIDS
 #include "gpu-worker/vulkan/shaders/common/subblock.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint TYPE = TDM_VK_Q4_K;

@@ -1,6 +1,7 @@
 #version 460
 // Rows of the embedding matrix, dequantised and scaled, into the residual stream.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
+#define TDM_SUBBLOCK_GRIDS
 #include "gpu-worker/vulkan/shaders/common/subblock.glsl"
 #include "gpu-worker/vulkan/shaders/common/subblock-value.glsl"
 layout(local_size_x = 256) in;
