@@ -17,7 +17,8 @@ from tandem_test import *  # noqa: E402,F403
 from gguf_peek import Gguf  # noqa: E402
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4")
-TYPES_256 = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq1_0", "tq2_0", "nvfp4")  # for rows that 256 divides
+TYPES_256 = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq1_0", "tq2_0", "nvfp4", "iq1_s", "iq1_m",
+             "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")  # for rows that 256 divides
 
 
 def load_and_generate(d, path, n=12):
@@ -95,12 +96,12 @@ def whole_270m_and_1b():
 @test
 def on_a_machine_with_vulkan():
     """Shaders do not know NVFP4: the worker runs such a model on the CPU, with the same bits. They know what the
-    ternary types are packed as."""
+    ternary types, IQ1, IQ2 and IQ3 are packed as."""
     icd = glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json")
     if SANITIZER or not icd:
         raise Skip("no lavapipe (Debian: mesa-vulkan-drivers), or too slow under a sanitizer")
     env = {"TANDEM_GPU": "vulkan", "TANDEM_NPU": "host", "VK_DRIVER_FILES": icd[0]}
-    for kind, is_left in (("nvfp4", True), ("tq2_0", False)):
+    for kind, is_left in (("nvfp4", True), ("tq2_0", False), ("iq1_m", False), ("iq2_xxs", False), ("iq3_s", False)):
         path = make_model("tiny", kind, layers=2)
         job = dict(model=os.path.basename(path)[:-5], ids=[2, 260, 300, 301], n=12, placement="gpu")
         with Daemon(models=[path]) as d:
@@ -125,6 +126,19 @@ def from_the_command_line():
         equal(len(d.generate(model="tale", n=5).ids), 5, "tale beside it")
 
 
+@test
+def memory_in_show():
+    """Types that are packed as larger ones take more memory than their file, and show says so."""
+    path = make_model("tiny", "iq2_xs", layers=2)
+    with Daemon() as d:
+        shown = d.cli_json("show", "--json", path)[0]
+        text = d.cli("show", path, check_exit=0).stdout.decode()
+    packed = sum(t["bytes"] // 74 * 106 - t["bytes"] for t in shown["types"] if t["name"] == "IQ2_XS")
+    check(packed > 0, "tensors of IQ2_XS", shown["types"])
+    equal(shown["memory_bytes"], os.path.getsize(path) + packed, "bytes in memory")
+    check("in memory" in text, "a line of it", text)
+
+
 def refused(d, path, *words):
     r = d.cli("generate", "-m", path, "--raw", "-n", "4", "hello", check_exit=1, timeout=120)
     said = r.stderr.decode()
@@ -135,10 +149,10 @@ def refused(d, path, *words):
 
 @test
 def unsupported_types():
-    """Types that no kernel knows: one as wide as F16, so that nothing else is wrong, and a number without a name."""
+    """Types that no kernel knows: one as wide as F16, so that nothing else is wrong, and numbers that no file has."""
     with Daemon() as d, tempfile.TemporaryDirectory() as tmp:
         for tensor in ("blk.0.ffn_up.weight", "token_embd.weight"):
-            for number, said in ((25, "I16"), (99, "99")):
+            for number, said in ((25, "I16"), (60, "60"), (99, "99")):  # 60: weights are packed so, no file has it
                 path = os.path.join(tmp, f"type{number}-{tensor[0]}.gguf")
                 shutil.copyfile(make_model("tiny", "f16", layers=1), path)
                 with open(path, "r+b") as f:

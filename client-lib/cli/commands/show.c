@@ -9,6 +9,7 @@
 #include "engine/chat/forms/forms.h"
 #include "engine/chat/template/template.h"
 #include "engine/sampling/recommended.h"
+#include "engine/weights/memory.h"
 
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -31,6 +32,7 @@ struct tensor_set {
 struct shown {
         char path[4096];
         uint64_t file_bytes;
+        uint64_t more_bytes; /* that weights take in memory: some types are packed as larger ones */
         uint32_t n_parts;
         char architecture[64], title[128], tokenizer[32], pre[48];
         uint64_t n_pieces, n_template_bytes, n_weights, bytes_per_token, kv_bytes_per_token, kv_bytes_of_windows;
@@ -285,7 +287,8 @@ static void examine_model(struct shown *s, const struct tdm_gguf *gguf)
                 }
                 count_tensor(s->types, &s->n_types, type->name, strlen(type->name), t->size_bytes);
                 s->n_weights += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
-                s->bytes_per_token += bytes_read(gguf, t);
+                s->bytes_per_token += tdm_weights_memory_bytes(t->type, bytes_read(gguf, t));
+                s->more_bytes += tdm_weights_memory_bytes(t->type, t->size_bytes) - t->size_bytes;
         }
         qsort(s->types, s->n_types, sizeof(s->types[0]), by_bytes);
         qsort(s->ignored, s->n_ignored, sizeof(s->ignored[0]), by_bytes);
@@ -305,10 +308,16 @@ static void examine_projector(struct shown *s, const struct tdm_gguf *gguf)
 
 /* ---- what this machine can do with it ---- */
 
+/* Without the cache of layers that see everything. */
+static uint64_t bytes_needed(const struct shown *s)
+{
+        return s->file_bytes + s->more_bytes + s->projector.size_bytes + s->kv_bytes_of_windows;
+}
+
 /* Tokens of context for which memory is left beside the weights; 0: the weights do not fit. */
 static uint64_t context_that_fits(const struct shown *s)
 {
-        uint64_t weights = s->file_bytes + s->projector.size_bytes + s->kv_bytes_of_windows, rest;
+        uint64_t weights = bytes_needed(s), rest;
 
         if (weights > s->machine.available_bytes)
                 return 0;
@@ -392,8 +401,7 @@ static void print_fit(const struct shown *s)
         format_rate(rate, sizeof(rate), tokens_per_second(s));
         if (context == 0)
                 out_printf("%-14sno: it needs %s, and %s of %s are available\n", "fits here",
-                           human_bytes(s->file_bytes + s->projector.size_bytes + s->kv_bytes_of_windows),
-                           human_bytes(m->available_bytes), human_bytes(m->total_bytes));
+                           human_bytes(bytes_needed(s)), human_bytes(m->available_bytes), human_bytes(m->total_bytes));
         else
                 out_printf("%-14syes, with a context of %" PRIu64 " tokens (%s of %s are available)\n", "fits here",
                            context, human_bytes(m->available_bytes), human_bytes(m->total_bytes));
@@ -539,6 +547,9 @@ static void print_shown(const struct shown *s)
         if (s->kv_bytes_per_token)
                 out_printf("; %s a token", human_bytes(s->kv_bytes_per_token));
         out_printf("; %s for all of it\n", human_bytes(s->kv_bytes_per_token * hp->n_ctx + s->kv_bytes_of_windows));
+        if (s->more_bytes)
+                out_printf("%-14s%s: weights of IQ1, IQ2, IQ3, TQ1 and TQ2 are unpacked into larger blocks\n",
+                           "in memory", human_bytes(s->file_bytes + s->more_bytes));
         print_fit(s);
 }
 
@@ -595,6 +606,7 @@ static int print_as_json(const struct shown *s)
                 json_field_u64(&b, "context", s->hparams.n_ctx);
                 json_field_u64(&b, "kv_bytes_per_token", s->kv_bytes_per_token);
                 json_field_u64(&b, "context_that_fits", context_that_fits(s));
+                json_field_u64(&b, "memory_bytes", s->file_bytes + s->more_bytes);
                 json_field_u64(&b, "bytes_per_token", s->bytes_per_token);
                 json_field_number(&b, "memory_bytes_per_s", s->machine.memory_bytes_per_s);
                 json_field_bool(&b, "makes_vectors", s->makes_vectors);
