@@ -1,4 +1,4 @@
-/* Base64 as RFC 4648 has it in section 4: the alphabet with + and /, padding, and nothing else between or behind. */
+/* Base64 (common/base64.h) in requests and answers. */
 #ifndef TDM_HTTP_BASE64_H
 #define TDM_HTTP_BASE64_H
 
