@@ -15,10 +15,11 @@
 #define LIB_MAX_UNPACKED_BYTES ((size_t)96 << 20) /* that one reply may grow to when unpacked */
 #define LIB_MAX_QUEUE_BYTES ((size_t)256 << 20)   /* waiting to be sent */
 #define LIB_HELLO_TIMEOUT_MS 30000
-#define LIB_MAX_TOKENS (1u << 24)            /* of one job; no context is longer */
-#define LIB_MAX_PICTURES 64u                 /* of one job; tandemd takes no more */
-#define LIB_MAX_MESSAGES 4096u               /* of one chat; tandemd takes no more */
-#define LIB_MAX_TEXT_BYTES ((size_t)1 << 28) /* of one job */
+#define LIB_MAX_TOKENS (1u << 24)                /* of one job; no context is longer */
+#define LIB_MAX_PICTURE_BYTES ((size_t)32 << 20) /* of one that is read from a descriptor; the decoder takes no more */
+#define LIB_MAX_PICTURES 64u                     /* of one job; tandemd takes no more */
+#define LIB_MAX_MESSAGES 4096u                   /* of one chat; tandemd takes no more */
+#define LIB_MAX_TEXT_BYTES ((size_t)1 << 28)     /* of one job */
 
 struct call {
         uint32_t id;

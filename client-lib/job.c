@@ -294,6 +294,7 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
         result->drafted = wire->drafted;
         result->thinking_tokens = TDM_MIN(wire->thinking_tokens, wire->generated_tokens);
         result->accepted = wire->accepted;
+        result->picture_tokens = TDM_MIN(wire->picture_tokens, wire->prompt_tokens);
         /* An empty array is NULL, which memcpy() must not get. */
         if (wire->n_drafted_at > 0)
                 memcpy(result->drafted_at, wire->drafted_at,

@@ -125,6 +125,7 @@ struct generate_wire {
         Tandem__ChatMessage **message_ptrs;
         void **rooms; /* [options.n_chat]: of the messages */
         Tandem__Picture *pictures;
+        void **picture_files; /* [options.n_pictures]: those that were read from descriptors */
 };
 int generate_wire_init(struct generate_wire *wire, const struct tandem_generate_options *given,
                        struct tandem_error *err);

@@ -1,6 +1,8 @@
 /* A chat on its way to the daemon, for jobs and for who wants to see its prompt. */
 #include "client-lib/job.h"
 
+#include <sys/stat.h>
+
 void generate_wire_deinit(struct generate_wire *wire)
 {
         for (size_t i = 0; wire->rooms && i < wire->options.n_chat; i++)
@@ -10,6 +12,9 @@ void generate_wire_deinit(struct generate_wire *wire)
         free(wire->messages);
         free(wire->stops);
         free(wire->pictures);
+        for (size_t i = 0; wire->picture_files && i < wire->options.n_pictures; i++)
+                free(wire->picture_files[i]);
+        free(wire->picture_files);
 }
 
 static char *unconst_text(const char *text)
@@ -69,6 +74,40 @@ static int put_chat(struct generate_wire *wire, struct tandem_error *err)
         return TANDEM_OK;
 }
 
+/* All of a file, into memory of *ret_room. */
+static int read_picture(int fd, size_t number, ProtobufCBinaryData *ret, void **ret_room, struct tandem_error *err)
+{
+        struct stat st;
+        size_t at = 0;
+
+        if (fstat(fd, &st) < 0)
+                return lib_error(err, TANDEM_E_BAD_REQUEST, "picture %zu: descriptor %d: %s", number, fd,
+                                 strerror(errno));
+        if (!S_ISREG(st.st_mode))
+                return lib_error(err, TANDEM_E_BAD_REQUEST, "picture %zu: descriptor %d is of no regular file", number,
+                                 fd);
+        if ((uint64_t)st.st_size > LIB_MAX_PICTURE_BYTES)
+                return lib_error(err, TANDEM_E_TOO_LONG, "picture %zu has %jd bytes; at most %zu are taken", number,
+                                 (intmax_t)st.st_size, LIB_MAX_PICTURE_BYTES);
+        *ret_room = malloc((size_t)st.st_size + 1);
+        if (!*ret_room)
+                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a picture");
+        while (at < (size_t)st.st_size) {
+                ssize_t n = pread(fd, (char *)*ret_room + at, (size_t)st.st_size - at, (off_t)at);
+
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0)
+                        return lib_error(err, TANDEM_E_BAD_REQUEST, "cannot read picture %zu: %s", number,
+                                         strerror(errno));
+                if (n == 0)
+                        break; /* it became shorter */
+                at += (size_t)n;
+        }
+        *ret = (ProtobufCBinaryData){ .data = *ret_room, .len = at };
+        return TANDEM_OK;
+}
+
 static int put_pictures(struct generate_wire *wire, struct tandem_error *err)
 {
         const struct tandem_generate_options *o = &wire->options;
@@ -80,13 +119,22 @@ static int put_pictures(struct generate_wire *wire, struct tandem_error *err)
                 return lib_error(err, TANDEM_E_BAD_REQUEST, "%zu pictures; at most %u are taken", o->n_pictures,
                                  LIB_MAX_PICTURES);
         pictures = wire->pictures = calloc(o->n_pictures, sizeof(*pictures) + sizeof(*wire->generate.pictures));
-        if (!pictures)
+        wire->picture_files = calloc(o->n_pictures, sizeof(*wire->picture_files));
+        if (!pictures || !wire->picture_files)
                 return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job");
         wire->generate.pictures = (Tandem__Picture **)(pictures + o->n_pictures);
         wire->generate.n_pictures = o->n_pictures;
         for (size_t i = 0; i < o->n_pictures; i++) {
                 tandem__picture__init(&pictures[i]);
-                pictures[i].file = lib_bytes(o->pictures[i].file, o->pictures[i].size);
+                if (o->pictures[i].file || !o->picture_fds) {
+                        pictures[i].file = lib_bytes(o->pictures[i].file, o->pictures[i].size);
+                } else {
+                        int code =
+                                read_picture(o->picture_fds[i], i + 1, &pictures[i].file, &wire->picture_files[i], err);
+
+                        if (code != TANDEM_OK)
+                                return code;
+                }
                 pictures[i].message = o->pictures[i].message;
                 pictures[i].offset = o->pictures[i].offset;
                 wire->generate.pictures[i] = &pictures[i];

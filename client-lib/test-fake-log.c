@@ -44,6 +44,20 @@ static void log_call(struct buf *b, const Tandem__ChatCall *call)
         buf_puts(b, "]");
 }
 
+static void log_pictures(struct buf *b, const Tandem__Generate *generate)
+{
+        json_key(b, "pictures");
+        buf_puts(b, "[");
+        for (size_t i = 0; i < generate->n_pictures; i++) {
+                const Tandem__Picture *p = generate->pictures[i];
+
+                buf_printf(b, "%s[%u,%u,", i ? "," : "", p->message, p->offset);
+                json_text(b, (char *)p->file.data, TDM_MIN(p->file.len, (size_t)32));
+                buf_puts(b, "]");
+        }
+        buf_puts(b, "]");
+}
+
 void fake_log_request(FILE *log, const Tandem__Request *r, const int *fds, unsigned n_fds)
 {
         struct buf b = { 0 };
@@ -78,6 +92,7 @@ void fake_log_request(FILE *log, const Tandem__Request *r, const int *fds, unsig
                         buf_puts(&b, "]");
                 }
                 buf_puts(&b, "]");
+                log_pictures(&b, r->generate);
                 break;
         case TANDEM__REQUEST__KIND_CANCEL:
                 json_field_string(&b, "request", "cancel");

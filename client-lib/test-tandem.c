@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <math.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -399,6 +400,70 @@ static void test_older_structs(void **state)
         fake_stop(&fake);
 }
 
+/* Pictures as bytes and as descriptors: all of the file, wherever the descriptor stands, and no pipe. */
+static void test_pictures(void **state)
+{
+        struct tandem_picture pictures[3] = { { .file = "bytes", .size = 5, .offset = 1 },
+                                              { .offset = 1 },
+                                              { .offset = 2 } };
+        int ends[2], fds[3] = { -1, -1, -1 };
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_generate_options options;
+        struct tandem_error err;
+        struct tandem_job *job;
+        struct tandem *t;
+        struct fake fake;
+        char *log = NULL;
+        size_t size;
+
+        config.log = open_memstream(&log, &size);
+        assert_non_null(config.log);
+        assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+        for (size_t i = 1; i < 3; i++) {
+                fds[i] = memfd_create("picture", MFD_CLOEXEC);
+                assert_int_equal(write(fds[i], i == 1 ? "first" : "second", i == 1 ? 5 : 6), i == 1 ? 5 : 6);
+        }
+        t = connect_to(&fake, &config);
+        tandem_generate_options_init(&options);
+        options.prompt = "xy";
+        options.pictures = pictures;
+        options.n_pictures = 3;
+        options.picture_fds = fds;
+        assert_int_equal(tandem_generate(t, &options, NULL, NULL, &job, &err), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
+        tandem_job_free(job);
+        for (size_t i = 1; i < 3; i++)
+                assert_int_equal(lseek(fds[i], 0, SEEK_CUR), i == 1 ? 5 : 6); /* still the caller's */
+        for (unsigned i = 0; i < 3; i++) {
+                static const char *const words[] = { "picture 2: descriptor -1: ", "of no regular file",
+                                                     "at most 33554432 are taken" };
+
+                close(fds[1]);
+                fds[1] = i == 0 ? -1 : i == 1 ? dup(ends[0]) : memfd_create("large", MFD_CLOEXEC);
+                if (i == 2)
+                        assert_int_equal(ftruncate(fds[1], (32 << 20) + 1), 0);
+                assert_int_not_equal(tandem_generate(t, &options, NULL, NULL, &job, &err), TANDEM_OK);
+                assert_non_null(strstr(err.message, words[i]));
+        }
+        options.pictures = &pictures[0];
+        options.n_pictures = 1;
+        options.picture_fds = NULL;
+        pictures[0] = (struct tandem_picture){ 0 }; /* no file, and no descriptor: the daemon says that it is empty */
+        assert_int_equal(tandem_generate(t, &options, NULL, NULL, &job, &err), TANDEM_OK);
+        assert_int_equal(tandem_wait(job, 60000), TANDEM_OK);
+        tandem_job_free(job);
+        tandem_close(t);
+        fake_stop(&fake);
+        fclose(config.log);
+        assert_non_null(strstr(log, "\"pictures\":[[0,1,\"bytes\"],[0,1,\"first\"],[0,2,\"second\"]]"));
+        assert_non_null(strstr(log, "\"pictures\":[[0,0,\"\"]]"));
+        free(log);
+        close(ends[0]);
+        close(ends[1]);
+        close(fds[1]);
+        close(fds[2]);
+}
+
 static void test_score(void **state)
 {
         static const uint32_t ids[] = { 2, 5, 6, 7, 8 };
@@ -603,6 +668,7 @@ int main(void)
                 cmocka_unit_test(test_options_refused),
                 cmocka_unit_test(test_refused_here),
                 cmocka_unit_test(test_older_structs),
+                cmocka_unit_test(test_pictures),
                 cmocka_unit_test(test_score),
                 cmocka_unit_test(test_listings),
                 cmocka_unit_test(test_daemon_lost),

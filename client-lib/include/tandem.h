@@ -300,6 +300,10 @@ struct tandem_generate_options {
          * tower is TANDEM_E_UNSUPPORTED. */
         const struct tandem_picture *pictures;
         size_t n_pictures;
+        /* [n_pictures], or NULL: where a picture's file is NULL, the descriptor of its file, which stays the caller's.
+         * All of the file is read before the call returns, wherever the descriptor stands in it. It has to be a regular
+         * file or a memfd: another one is TANDEM_E_BAD_REQUEST, as a pipe might keep the caller waiting. */
+        const int *picture_fds;
 };
 
 struct tandem_score_options {
@@ -419,6 +423,7 @@ struct tandem_result {
         const char *unguessed;                    /* why the last step had no guesses; "": it had some */
         uint32_t thinking_tokens;                 /* of the generated ones: thoughts, and the marks around them */
         bool probability; /* of scores of tandem_rerank() and tandem_classify(): from 0 to 1; else without bounds */
+        uint32_t picture_tokens; /* of the prompt's: rows of pictures; 0 from an older daemon */
 };
 
 /* What a job tells while it runs; any may be NULL, and the whole struct too. The pointers they get are valid during the

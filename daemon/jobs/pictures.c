@@ -109,6 +109,15 @@ void tdm_job_pictures_deinit(struct tdm_job_pictures *p)
         *p = (struct tdm_job_pictures){ 0 };
 }
 
+uint32_t tdm_job_pictures_rows(const struct tdm_job_pictures *p)
+{
+        uint32_t n = 0;
+
+        for (uint32_t i = 0; i < p->n; i++)
+                n += p->items[i].n_rows;
+        return n;
+}
+
 const struct tdm_job_picture *tdm_job_pictures_at(const struct tdm_job_pictures *p, uint32_t position)
 {
         for (uint32_t i = 0; i < p->n; i++)

@@ -45,6 +45,8 @@ int tdm_job_pictures_reserve(struct tdm_job_pictures *pictures, uint64_t n_bytes
 void tdm_job_pictures_deinit(struct tdm_job_pictures *pictures);
 uint32_t tdm_job_picture_id(const uint8_t hash[TDM_PICTURE_HASH_BYTES], uint32_t row);
 
+/* Of all of them. */
+uint32_t tdm_job_pictures_rows(const struct tdm_job_pictures *pictures);
 /* The picture that has this position; NULL: a token stands there. */
 const struct tdm_job_picture *tdm_job_pictures_at(const struct tdm_job_pictures *pictures, uint32_t position);
 /* No picture is on both sides of the border before this position. */

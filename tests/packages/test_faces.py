@@ -14,7 +14,8 @@ import tandem_wire  # noqa: E402
 
 BUILD = os.path.dirname(BIN)
 # What a job is made of, beside its options.
-NOT_OPTIONS = {"model", "prompt", "chat", "chat_details", "prompt_ids", "pictures", "meant", "left_open"}
+NOT_OPTIONS = {"model", "prompt", "chat", "chat_details", "prompt_ids", "pictures", "picture_fds", "meant",
+               "left_open"}
 
 
 def read(*path):

@@ -259,6 +259,7 @@ static void on_face_job_done(struct tdm_job *job, void *userdata)
         done.degraded = job->stats.degraded;
         done.incomplete = job->text.incomplete;
         done.thinking_tokens = tdm_job_thinking_tokens(job);
+        done.picture_tokens = tdm_job_pictures_rows(&job->pictures);
         done.drafted = job->stats.n_drafted;
         done.accepted = job->stats.n_accepted;
         done.n_drafted_at = done.n_accepted_at = TDM_MAX_GUESSES;
