@@ -1,5 +1,6 @@
 /* What begins with / in a chat: commands that change what the next message goes to, and keep conversations. */
 #include "client-lib/cli/chat.h"
+#include "client-lib/cli/typed-path.h"
 #include "common/suggest.h"
 
 #include <inttypes.h>
@@ -220,6 +221,90 @@ static void set_option(struct chat *chat, const char *text)
                 settings_take_back(&chat->given.job, text, value ? (size_t)(value - text) : strlen(text));
 }
 
+static void set_thinking(struct chat *chat, const char *value)
+{
+        _cleanup_(freep) char *option = NULL;
+
+        if (asprintf(&option, "think%s%s", *value ? " " : "", value) < 0)
+                option = NULL;
+        if (option)
+                set_option(chat, option);
+}
+
+/* True: complained. */
+static bool is_blind(struct chat *chat)
+{
+        struct tandem_model_list *list;
+        const struct tandem_model *m;
+        struct tandem_error err;
+        bool blind;
+
+        if (!chat_be_connected(chat, &err) || tandem_list_models(chat->tandem, &list, &err) != TANDEM_OK)
+                return false; /* the next message says what is wrong */
+        m = listed_model(chat, list);
+        blind = m && *m->capabilities && !strstr(m->capabilities, "vision");
+        if (blind)
+                complain("%s takes no pictures: it is a model of texts alone, or its projector mmproj-%s.gguf does not "
+                         "lie beside it, or does not fit. /model takes another model",
+                         term_safe(m->name), term_safe(m->name));
+        tandem_model_list_free(list);
+        return blind;
+}
+
+/* One file as it is typed, or several as a shell takes words. */
+static bool read_images(const char *text, struct cli_pictures *ret)
+{
+        size_t size = strlen(text), n;
+        char *path;
+
+        while (size > 0 && text[size - 1] == ' ')
+                size--;
+        path = typed_plain(text, size);
+        if (path && access(path, F_OK) == 0) {
+                struct cli_picture *picture = cli_picture_read(path);
+
+                free(path);
+                return picture && cli_pictures_add(ret, picture, 0);
+        }
+        free(path);
+        for (size_t at = 0; at < size; at += n + strspn(text + at + n, " ")) {
+                struct cli_picture *picture;
+
+                n = typed_word(text + at, size - at, &path);
+                if (n == 0) {
+                        complain("%.*s names no file", (int)(size - at), text + at);
+                        return false;
+                }
+                picture = cli_picture_read(path);
+                free(path);
+                if (!picture || !cli_pictures_add(ret, picture, 0))
+                        return false;
+        }
+        return true;
+}
+
+static void add_image(struct chat *chat, const char *text)
+{
+        _cleanup_(cli_pictures_free) struct cli_pictures more = { 0 };
+        _cleanup_(freep) char *line = NULL;
+        size_t n = chat->waiting.n;
+
+        if (!*text) {
+                cli_pictures_free(&chat->waiting);
+                say_line(n > 0 ? "The next message has no pictures.\n" : "No picture waits for the next message.\n");
+                return;
+        }
+        if (!is_blind(chat) && read_images(text, &more) && cli_pictures_add_all(&chat->waiting, &more)) {
+                chat_tell_waiting(chat, n);
+                return;
+        }
+        chat->lost_picture = true;
+        if (asprintf(&line, "/image %s", text) < 0)
+                line = NULL;
+        if (line)
+                line_offer(chat->reader, line);
+}
+
 static void toggle_stats(struct chat *chat, const char *unused)
 {
         chat->stats = !chat->stats;
@@ -276,6 +361,8 @@ static void show_last_turn(const struct conversation *c)
 
                 if (strcmp(c->messages[i].role, "user") == 0) {
                         out_puts("> ");
+                        for (size_t k = 0; k < c->pictures[i].n; k++)
+                                out_printf("[%s] ", picture_text(c->pictures[i].items[k].picture));
                         out_text(c->messages[i].text, c->messages[i].size);
                 } else {
                         markdown_write(&markdown, c->messages[i].text, c->messages[i].size);
@@ -312,6 +399,7 @@ static bool find_question(const struct chat *chat, size_t *ret_at)
 
 static void retry_answer(struct chat *chat, const char *unused)
 {
+        struct cli_pictures pictures = { 0 };
         size_t at, size;
         _cleanup_(freep) char *text = NULL;
 
@@ -323,13 +411,16 @@ static void retry_answer(struct chat *chat, const char *unused)
                 memcpy(text, chat->said.messages[at].text, size + 1);
         if (!text)
                 complain("no memory for the message");
+        else if (cli_pictures_add_all(&pictures, &chat->said.pictures[at]))
+                chat->asks = chat_replace(chat, at, text, size, &pictures);
         else
-                chat->asks = chat_replace(chat, at, text, size);
+                cli_pictures_free(&pictures);
 }
 
 /* The line that is offered begins with another / where the message begins with one. */
 static void edit_message(struct chat *chat, const char *text)
 {
+        struct cli_pictures pictures = { 0 };
         _cleanup_(freep) char *line = NULL;
         const char *was;
         size_t at;
@@ -338,7 +429,11 @@ static void edit_message(struct chat *chat, const char *text)
                 return;
         was = chat->said.messages[at].text;
         if (*text) {
-                chat->asks = chat_replace(chat, at, text, strlen(text));
+                if (!cli_pictures_add_all(&pictures, &chat->said.pictures[at]))
+                        cli_pictures_free(&pictures);
+                for (size_t i = 0; i < pictures.n; i++)
+                        pictures.items[i].offset = 0;
+                chat->asks = chat_replace(chat, at, text, strlen(text), &pictures);
         } else if (!line_reader_edits(chat->reader)) {
                 complain("/edit needs the message's new TEXT where lines are not edited");
         } else if (asprintf(&line, "%s%s", was[0] == '/' ? "/" : "", was) < 0) {
@@ -370,6 +465,12 @@ static const struct chat_command {
         { { "/save" }, "FILE", false, "keep the conversation in a file", save_conversation },
         { { "/load" }, "FILE", false, "go on with a conversation that was saved", load_conversation },
         { { "/system" }, "TEXT", true, "a system message before the conversation; without TEXT: none", set_system },
+        { { "/image" },
+          "FILE",
+          true,
+          "a picture for the next message (a file can be dropped into a line, too); without FILE: none",
+          add_image },
+        { { "/think" }, "LEVEL", true, "off, on, low, medium or high; without LEVEL: what it is", set_thinking },
         { { "/models", "/list" }, NULL, false, "the models there are", list_models },
         { { "/model" }, "MODEL", false, "talk to another model, with the same conversation", set_model },
         { { "/set" },

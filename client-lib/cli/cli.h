@@ -168,6 +168,9 @@ const char *human_bytes(uint64_t bytes);
 /* The summary line's parts: "212" or "8.3". */
 void format_rate(char *to, size_t size, double rate);
 
+/* ", 256 of pictures", or "" where there were none. Valid until the next call. */
+const char *format_picture_tokens(const struct tandem_result *result);
+
 /* "1,234,567" */
 void format_count(char *to, size_t size, uint64_t count);
 

@@ -1,9 +1,12 @@
 #include "client-lib/cli/conversation.h"
 #include "client-lib/cli/cli.h"
+#include "common/base64.h"
 
 #include <fcntl.h>
 #include <jansson.h>
 #include <sys/stat.h>
+
+#define PICTURE_WEIGHT 1024u /* 256 tokens, each as text of four bytes */
 
 /* Room for so many more messages. */
 static bool make_message_room(struct conversation *c, size_t more)
@@ -11,6 +14,7 @@ static bool make_message_room(struct conversation *c, size_t more)
         size_t capacity = TDM_MAX(TDM_MAX(c->capacity * 2, c->n + more), (size_t)16);
         struct tandem_message *messages;
         const struct tandem_message_details **details;
+        struct cli_pictures *pictures;
 
         if (c->n + more <= c->capacity)
                 return true;
@@ -18,9 +22,12 @@ static bool make_message_room(struct conversation *c, size_t more)
         if (messages)
                 c->messages = messages;
         details = messages ? realloc(c->details, capacity * sizeof(*details)) : NULL;
-        if (!details)
+        if (details)
+                c->details = details;
+        pictures = details ? realloc(c->pictures, capacity * sizeof(*pictures)) : NULL;
+        if (!pictures)
                 return false;
-        c->details = details;
+        c->pictures = pictures;
         c->capacity = capacity;
         return true;
 }
@@ -37,6 +44,7 @@ bool conversation_add(struct conversation *c, const char *role, const char *text
         memcpy(copy, text, size);
         copy[size] = '\0';
         c->details[c->n] = NULL;
+        c->pictures[c->n] = (struct cli_pictures){ 0 };
         c->messages[c->n++] = (struct tandem_message){ role, copy, size };
         return true;
 }
@@ -53,6 +61,7 @@ bool conversation_move(struct conversation *from, size_t at, struct conversation
         }
         memcpy(to->messages + to->n, from->messages + at, n * sizeof(*to->messages));
         memcpy(to->details + to->n, from->details + at, n * sizeof(*to->details));
+        memcpy(to->pictures + to->n, from->pictures + at, n * sizeof(*to->pictures));
         to->n += n;
         from->n = at;
         return true;
@@ -131,6 +140,49 @@ static void free_message(struct conversation *c, size_t at)
 {
         free((char *)(uintptr_t)c->messages[at].text);
         free((void *)(uintptr_t)c->details[at]);
+        cli_pictures_free(&c->pictures[at]);
+}
+
+void conversation_take_pictures(struct conversation *c, struct cli_pictures *pictures)
+{
+        cli_pictures_free(&c->pictures[c->n - 1]);
+        c->pictures[c->n - 1] = *pictures;
+        *pictures = (struct cli_pictures){ 0 };
+}
+
+static size_t count_pictures(const struct conversation *c, size_t *ret_bytes)
+{
+        size_t n = 0;
+
+        *ret_bytes = 0;
+        for (size_t i = 0; i < c->n; i++)
+                for (size_t k = 0; k < c->pictures[i].n; k++, n++)
+                        *ret_bytes += c->pictures[i].items[k].picture->file.size;
+        return n;
+}
+
+const char *conversation_lacks_room(const struct conversation *c)
+{
+        size_t bytes, n = count_pictures(c, &bytes);
+
+        return pictures_lack_room(n, bytes);
+}
+
+bool conversation_list_pictures(const struct conversation *c, struct tandem_picture **ret, size_t *ret_n)
+{
+        size_t bytes, n = count_pictures(c, &bytes), at = 0;
+
+        *ret_n = n;
+        *ret = n ? calloc(n, sizeof(**ret)) : NULL;
+        if (n && !*ret) {
+                complain("no memory for pictures");
+                return false;
+        }
+        for (size_t i = 0; i < c->n; i++) {
+                cli_pictures_put(&c->pictures[i], (uint32_t)i, *ret + at);
+                at += c->pictures[i].n;
+        }
+        return true;
 }
 
 void conversation_forget(struct conversation *c)
@@ -151,6 +203,7 @@ void conversation_free(struct conversation *c)
         conversation_cut(c, 0);
         free(c->messages);
         free(c->details);
+        free(c->pictures);
         *c = (struct conversation){ 0 };
 }
 
@@ -165,6 +218,7 @@ static void remove_at(struct conversation *c, size_t at, size_t n)
                 free_message(c, i);
         memmove(c->messages + at, c->messages + at + n, (c->n - at - n) * sizeof(*c->messages));
         memmove(c->details + at, c->details + at + n, (c->n - at - n) * sizeof(*c->details));
+        memmove(c->pictures + at, c->pictures + at + n, (c->n - at - n) * sizeof(*c->pictures));
         c->n -= n;
 }
 
@@ -178,8 +232,10 @@ bool conversation_set_system(struct conversation *c, const char *text)
                 message = c->messages[c->n - 1];
                 memmove(c->messages + 1, c->messages, (c->n - 1) * sizeof(*c->messages));
                 memmove(c->details + 1, c->details, (c->n - 1) * sizeof(*c->details));
+                memmove(c->pictures + 1, c->pictures, (c->n - 1) * sizeof(*c->pictures));
                 c->messages[0] = message;
                 c->details[0] = NULL;
+                c->pictures[0] = (struct cli_pictures){ 0 };
                 if (c->n > 1 && strcmp(c->messages[1].role, "system") == 0)
                         remove_at(c, 1, 1);
         } else if (conversation_has_system(c)) {
@@ -193,11 +249,14 @@ static void swap_messages(struct conversation *c, size_t from, size_t to)
         for (; from + 1 < to; from++, to--) {
                 struct tandem_message message = c->messages[from];
                 const struct tandem_message_details *details = c->details[from];
+                struct cli_pictures pictures = c->pictures[from];
 
                 c->messages[from] = c->messages[to - 1];
                 c->details[from] = c->details[to - 1];
+                c->pictures[from] = c->pictures[to - 1];
                 c->messages[to - 1] = message;
                 c->details[to - 1] = details;
+                c->pictures[to - 1] = pictures;
         }
 }
 
@@ -220,12 +279,18 @@ void conversation_take_back(struct conversation *c)
         c->n_aside = 0;
 }
 
+/* What a message takes of the context, in bytes of text. */
+static size_t message_weight(const struct conversation *c, size_t at)
+{
+        return c->messages[at].size + c->pictures[at].n * PICTURE_WEIGHT;
+}
+
 size_t conversation_trim(struct conversation *c)
 {
         size_t first = conversation_has_system(c), bytes = 0, gone = 0, n_turns = 0;
 
         for (size_t i = first; i < c->n; i++)
-                bytes += c->messages[i].size;
+                bytes += message_weight(c, i);
         while (gone * 4 <= bytes) {
                 size_t end = first + 1;
 
@@ -234,7 +299,7 @@ size_t conversation_trim(struct conversation *c)
                 if (end >= c->n)
                         break; /* the last turn */
                 for (size_t i = first; i < end; i++)
-                        gone += c->messages[i].size;
+                        gone += message_weight(c, i);
                 rotate_messages(c, first, end - first);
                 c->n -= end - first;
                 c->n_aside += end - first;
@@ -258,6 +323,64 @@ static void save_calls(struct buf *b, const struct tandem_message_details *detai
                 json_field_string(b, "arguments", details->calls[i].arguments);
                 buf_puts(b, "}}");
         }
+        buf_puts(b, "]");
+}
+
+static void save_text_part(struct buf *b, const char *text, size_t size, const char **comma)
+{
+        if (size == 0)
+                return;
+        buf_printf(b, "%s{", *comma);
+        json_field_string(b, "type", "text");
+        json_key(b, "text");
+        json_text(b, text, size);
+        buf_puts(b, "}");
+        *comma = ",";
+}
+
+static void save_picture_part(struct buf *b, const struct cli_picture *picture, const char **comma)
+{
+        size_t n = tdm_base64_length(picture->file.size);
+        _cleanup_(freep) char *text = malloc(n);
+
+        if (!text) {
+                b->failed = true;
+                return;
+        }
+        tdm_base64_write(picture->file.data, picture->file.size, text);
+        buf_printf(b, "%s{", *comma);
+        json_field_string(b, "type", "image_url");
+        json_key(b, "image_url");
+        buf_puts(b, "{\"url\":\"data:image/");
+        for (const char *c = picture->kind; *c; c++) {
+                char small = *c >= 'A' && *c <= 'Z' ? (char)(*c - 'A' + 'a') : *c;
+
+                buf_add(b, &small, 1);
+        }
+        buf_puts(b, ";base64,");
+        buf_add(b, text, n);
+        buf_puts(b, "\"}}");
+        *comma = ",";
+}
+
+/* A text, or parts of it with pictures between. */
+static void save_content(struct buf *b, const struct tandem_message *message, const struct cli_pictures *pictures)
+{
+        const char *comma = "";
+        size_t at = 0;
+
+        json_key(b, "content");
+        if (pictures->n == 0) {
+                json_text(b, message->text, message->size);
+                return;
+        }
+        buf_puts(b, "[");
+        for (size_t i = 0; i < pictures->n; i++) {
+                save_text_part(b, message->text + at, pictures->items[i].offset - at, &comma);
+                save_picture_part(b, pictures->items[i].picture, &comma);
+                at = pictures->items[i].offset;
+        }
+        save_text_part(b, message->text + at, message->size - at, &comma);
         buf_puts(b, "]");
 }
 
@@ -325,8 +448,7 @@ bool conversation_save(const struct conversation *c, const char *path)
         for (size_t i = 0; i < c->n; i++) {
                 buf_puts(&b, i ? ",\n{" : "\n{");
                 json_field_string(&b, "role", c->messages[i].role);
-                json_key(&b, "content");
-                json_text(&b, c->messages[i].text, c->messages[i].size);
+                save_content(&b, &c->messages[i], &c->pictures[i]);
                 save_calls(&b, c->details[i]);
                 buf_puts(&b, "}");
         }
@@ -349,6 +471,69 @@ static const char *known_role(const char *role)
         return NULL;
 }
 
+/* The picture of a data: URL. NULL: *ret_wrong says why; "": it is complained about. */
+static struct cli_picture *load_picture(const json_t *part, size_t number, const char **ret_wrong)
+{
+        const json_t *url = json_object_get(json_object_get(part, "image_url"), "url");
+        const char *text = json_string_value(url), *begin = text ? strstr(text, ";base64,") : NULL;
+        _cleanup_(buf_freep) struct buf file = { 0 };
+        char name[32];
+        size_t size, at;
+
+        if (!begin || strncmp(text, "data:", 5) != 0) {
+                *ret_wrong = "has a picture that is no data: URL in base64";
+                return NULL;
+        }
+        begin += strlen(";base64,");
+        size = json_string_length(url) - (size_t)(begin - text);
+        file.data = malloc(size / 4 * 3 + 1);
+        file.capacity = size / 4 * 3 + 1;
+        *ret_wrong = "has a picture in damaged base64";
+        if (!file.data || tdm_base64_read(begin, size, file.data, &file.size, &at) != TDM_BASE64_OK)
+                return NULL;
+        *ret_wrong = "";
+        snprintf(name, sizeof(name), "picture %zu", number);
+        return cli_picture_new(&file, name);
+}
+
+/* Of a user's message: texts and pictures, in the parts that save_content() writes. NULL, or what is wrong. */
+static const char *load_parts(struct conversation *c, const json_t *parts)
+{
+        _cleanup_(buf_freep) struct buf text = { 0 };
+        _cleanup_(cli_pictures_free) struct cli_pictures pictures = { 0 };
+        const char *wrong;
+        json_t *part;
+        size_t i;
+
+        json_array_foreach(parts, i, part)
+        {
+                const char *type = json_string_value(json_object_get(part, "type"));
+                const json_t *words = json_object_get(part, "text");
+                struct cli_picture *picture;
+
+                if (type && strcmp(type, "text") == 0 && json_is_string(words)) {
+                        buf_add(&text, json_string_value(words), json_string_length(words));
+                } else if (type && strcmp(type, "image_url") == 0) {
+                        picture = load_picture(part, pictures.n + 1, &wrong);
+                        if (!picture)
+                                return wrong;
+                        if (!cli_pictures_add(&pictures, picture, text.size))
+                                return "";
+                } else {
+                        return "has a part that is neither a text nor a picture";
+                }
+        }
+        buf_add(&text, "", 0);
+        if (text.failed) {
+                complain("no memory for the conversation");
+                return "";
+        }
+        if (!conversation_add(c, "user", text.data, text.size))
+                return "";
+        conversation_take_pictures(c, &pictures);
+        return NULL;
+}
+
 /* A message, with the calls of tools that it may have. NULL, or what it has not. */
 static const char *load_message(struct conversation *c, const json_t *item)
 {
@@ -357,6 +542,8 @@ static const char *load_message(struct conversation *c, const json_t *item)
         struct tandem_call *calls;
         size_t i;
 
+        if (role && json_is_array(content) && strcmp(role, "user") == 0)
+                return load_parts(c, content);
         if (!role || !json_is_string(content) || (c->n > 0 && strcmp(role, "system") == 0))
                 return "has no role and content that a chat knows";
         if (json_array_size(list) == 0)

@@ -44,6 +44,16 @@ const char *human_bytes(uint64_t bytes)
         return to;
 }
 
+const char *format_picture_tokens(const struct tandem_result *result)
+{
+        static char text[40];
+
+        text[0] = '\0';
+        if (result->picture_tokens > 0)
+                snprintf(text, sizeof(text), ", %" PRIu32 " of pictures", result->picture_tokens);
+        return text;
+}
+
 void format_rate(char *to, size_t size, double rate)
 {
         if (!isfinite(rate) || rate < 0)

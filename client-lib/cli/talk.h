@@ -16,6 +16,8 @@ struct generate_options {
 void generate_options_deinit(struct generate_options *given);
 /* Refuses what only --json prints, where it was not given. ARGS_OK, or an exit status. */
 int generate_check_json(const struct generate_options *given, const char *command);
+/* Refuses standard input as a picture and as text at once. prompt: as given. As above. */
+int generate_check_stdin(const struct generate_options *given, const char *command, const char *prompt);
 /* Asks for one text and prints it; an exit status. prompt: as given; NULL or "-": none, standard input is read. */
 int generate_text(struct cli *cli, struct generate_options *given, const char *prompt);
 /* The calls of tools that an answer made, each a line; as_event: of --json. */
@@ -28,6 +30,7 @@ bool stdin_has_text(void);
 
 struct chat_options {
         struct job_args job; /* first: command.h */
+        struct arg_list images;
         const char *model, *system;
 };
 

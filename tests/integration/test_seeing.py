@@ -159,7 +159,7 @@ def command():
         r = d.cli("generate", "--image", os.path.join(d.folder, "none.png"), "x")
         check(r.returncode != 0 and b"none.png" in r.stderr, "a file that is not there", r.stderr)
         r = d.cli("generate", "--image", d.path, "x")
-        check(r.returncode != 0 and b"picture 1" in r.stderr, "a file that is no picture", r.stderr)
+        check(r.returncode != 0 and b"see.gguf is no picture" in r.stderr, "a file that is no picture", r.stderr)
 
 
 main()

@@ -65,7 +65,8 @@ static void tell_forgotten(struct chat *chat)
         if (chat->n_forgotten == 0)
                 return;
         progress_clear();
-        complain("the model's context is full: the oldest %s",
+        complain("%s: the oldest %s",
+                 chat->crowded ? "a request has no room for all pictures" : "the model's context is full",
                  chat->n_forgotten == 1 ? "turn is forgotten" : "turns are forgotten");
         chat->n_forgotten = 0;
 }
@@ -96,6 +97,9 @@ static void explain_error(const struct chat *chat, const struct tandem_error *er
                          err->name, err->message);
         else if (err->code == TANDEM_E_UNSUPPORTED && strstr(err->message, "send the prompt raw"))
                 complain("%s: %s (`tandem generate` continues raw text)", err->name, err->message);
+        else if (err->code == TANDEM_E_UNSUPPORTED && strstr(err->message, "takes no pictures") && with_person())
+                complain("%s: %s. /model takes another model; /image alone and /reset leave pictures out", err->name,
+                         err->message);
         else if (tandem_connection_error(chat->tandem) && with_person())
                 complain("%s: %s. The conversation is kept; the next message connects again", err->name, err->message);
         else
@@ -132,10 +136,10 @@ static void show_stats(const struct chat *chat, const struct tandem_result *resu
 
         if (chat->given.job.verbose) {
                 fprintf(stderr,
-                        "%" PRIu32 " prompt tokens (%" PRIu32 " cached), %" PRIu32 " tokens, first after %.0f ms, "
+                        "%" PRIu32 " prompt tokens (%" PRIu32 " cached%s), %" PRIu32 " tokens, first after %.0f ms, "
                         "%.0f tokens/s, seed %" PRIu64 "\n",
-                        result->prompt_tokens, result->cached_tokens, result->generated_tokens, result->ttft_ms,
-                        result->decode_tps, options->seed);
+                        result->prompt_tokens, result->cached_tokens, format_picture_tokens(result),
+                        result->generated_tokens, result->ttft_ms, result->decode_tps, options->seed);
         } else if (chat->stats && result->generated_tokens > 1) {
                 format_rate(rate, sizeof(rate), result->decode_tps);
                 term_style(TERM_DIM);
@@ -158,14 +162,17 @@ static bool make_chat_room(struct chat *chat)
         return n > 0;
 }
 
-bool chat_replace(struct chat *chat, size_t at, const char *text, size_t size)
+bool chat_replace(struct chat *chat, size_t at, const char *text, size_t size, struct cli_pictures *pictures)
 {
         conversation_cut(&chat->replaced, 0);
-        if (!conversation_move(&chat->said, at, &chat->replaced))
-                return false;
-        if (conversation_add(&chat->said, "user", text, size))
-                return true;
-        (void)conversation_move(&chat->replaced, 0, &chat->said);
+        if (conversation_move(&chat->said, at, &chat->replaced)) {
+                if (conversation_add(&chat->said, "user", text, size)) {
+                        conversation_take_pictures(&chat->said, pictures);
+                        return true;
+                }
+                (void)conversation_move(&chat->replaced, 0, &chat->said);
+        }
+        cli_pictures_free(pictures);
         return false;
 }
 
@@ -174,15 +181,27 @@ static void take_back_message(struct chat *chat)
 {
         conversation_cut(&chat->said, chat->said.n - 1);
         (void)conversation_move(&chat->replaced, 0, &chat->said);
+        chat->took_back = true;
 }
 
 /* Asks for an answer to the last message, which is the user's. *ret_job is NULL where err says why. */
 static enum run_outcome ask_model(struct chat *chat, struct tandem_job **ret_job, struct tandem_error *err)
 {
         struct tandem_generate_options *options = &chat->given.job.options;
+        _cleanup_(freep) struct tandem_picture *pictures = NULL;
+        const char *crowded = conversation_lacks_room(&chat->said);
         struct tandem_callbacks callbacks;
         enum run_outcome outcome;
+        int code;
 
+        *ret_job = NULL;
+        if (crowded || !conversation_list_pictures(&chat->said, &pictures, &options->n_pictures)) {
+                *err = (struct tandem_error){ .code = crowded ? TANDEM_E_TOO_LONG : TANDEM_E_NO_MEMORY };
+                snprintf(err->name, sizeof(err->name), "%s", tandem_code_name(err->code));
+                snprintf(err->message, sizeof(err->message), "%s", crowded ? crowded : "a message with pictures");
+                chat->crowded = crowded != NULL;
+                return RUN_DONE;
+        }
         if (!chat->given.job.given.seed) { /* a fresh one for every turn */
                 struct tandem_generate_options fresh;
 
@@ -195,10 +214,13 @@ static enum run_outcome ask_model(struct chat *chat, struct tandem_job **ret_job
         tandem_callbacks_init(&callbacks);
         callbacks.on_progress = on_chat_progress;
         callbacks.on_token = on_chat_token;
-        *ret_job = NULL;
         if (!chat_be_connected(chat, err) || cli_take_draft(chat->tandem, options, err) != TANDEM_OK)
                 return RUN_DONE;
-        if (tandem_generate(chat->tandem, options, &callbacks, chat, ret_job, err) != TANDEM_OK) {
+        options->pictures = pictures;
+        code = tandem_generate(chat->tandem, options, &callbacks, chat, ret_job, err);
+        options->pictures = NULL; /* the library has a copy */
+        options->n_pictures = 0;
+        if (code != TANDEM_OK) {
                 *ret_job = NULL;
                 return RUN_DONE;
         }
@@ -293,6 +315,7 @@ static int answer_message(struct chat *chat)
         bool anew = false;
         size_t n_calls;
 
+        chat->took_back = chat->crowded = false;
         for (;;) {
                 outcome = ask_model(chat, &job, &err);
                 if (outcome == RUN_OUTPUT_GONE || (outcome == RUN_INTERRUPTED && !term_stdin_tty)) {
@@ -355,12 +378,97 @@ static bool was_interrupted(struct chat *chat)
         return false;
 }
 
+void chat_tell_waiting(const struct chat *chat, size_t from)
+{
+        if (term_stdin_tty)
+                for (size_t i = from; i < chat->waiting.n; i++)
+                        out_printf("%s goes with the next message.\n", picture_text(chat->waiting.items[i].picture));
+        out_flush();
+}
+
+static void tell_found(const struct cli_pictures *found)
+{
+        term_style(TERM_DIM);
+        for (size_t i = 0; i < found->n; i++)
+                out_printf("With the picture %s\n", picture_text(found->items[i].picture));
+        term_style(0);
+        out_flush();
+}
+
+/* What a person typed may have paths of pictures in it, which terminals write where a file is dropped. A pasted text of
+ * several lines is taken as it is, and so is what comes behind //. */
+static enum typed_pictures find_pictures(const char *line, size_t size, struct buf *ret_text, struct cli_pictures *ret)
+{
+        if (!with_person() || memchr(line, '\n', size) || (size > 1 && memcmp(line, "//", 2) == 0))
+                return TYPED_NO_PICTURES;
+        return pictures_find(line, size, ret_text, ret);
+}
+
+/* The line stands at the next prompt, and edits the same message. */
+static void offer_again(struct chat *chat, const char *line, size_t edits)
+{
+        if (!line_reader_edits(chat->reader))
+                return;
+        line_offer(chat->reader, line);
+        chat->edits = edits;
+}
+
+/* The line becomes the conversation's last message, in the place of the one that is edited, with pictures that it
+ * names, that wait, and that the other one had. *ret_shown: there are pictures of the first two kinds. False: nothing
+ * is to be asked, which was told. */
+static bool compose_message(struct chat *chat, const char *line, size_t size, size_t edits, bool *ret_shown)
+{
+        _cleanup_(buf_freep) struct buf words = { 0 };
+        _cleanup_(cli_pictures_free) struct cli_pictures found = { 0 };
+        struct cli_pictures all = { 0 };
+        size_t at = edits > 0 ? edits - 1 : chat->said.n, n_waiting = chat->waiting.n;
+        enum typed_pictures typed = find_pictures(line, size, &words, &found);
+
+        if (typed == TYPED_REFUSED) {
+                offer_again(chat, line, edits);
+                return false;
+        }
+        if (typed == TYPED_PICTURES && words.size == 0) {
+                (void)cli_pictures_add_all(&chat->waiting, &found);
+                chat_tell_waiting(chat, n_waiting);
+                return false;
+        }
+        if (typed == TYPED_PICTURES) {
+                tell_found(&found);
+                line = words.data;
+                size = words.size;
+        } else if (line[0] == '/') {
+                line++, size--;
+        }
+        if (edits > 0 && !cli_pictures_add_all(&all, &chat->said.pictures[at]))
+                goto fail;
+        for (size_t i = 0; i < all.n; i++)
+                all.items[i].offset = 0; /* the text is another one */
+        if (!cli_pictures_add_all(&all, &chat->waiting) || !cli_pictures_add_all(&all, &found))
+                goto fail;
+        *ret_shown = found.n + chat->waiting.n > 0;
+        return chat_replace(chat, at, line, size, &all);
+fail:
+        cli_pictures_free(&all);
+        return false;
+}
+
+/* A message with pictures that got no answer is offered anew, and pictures that waited wait on. */
+static void settle_pictures(struct chat *chat, const char *line, size_t edits)
+{
+        if (chat->took_back && with_person())
+                offer_again(chat, line, edits);
+        else
+                cli_pictures_free(&chat->waiting);
+}
+
 /* Returns the program's exit status. */
 static int hold_conversation(struct chat *chat)
 {
         _cleanup_(buf_freep) struct buf turn = { 0 };
         const char *text;
         size_t size, edits;
+        bool shown;
         int status;
 
         for (;;) {
@@ -394,19 +502,23 @@ static int hold_conversation(struct chat *chat)
                 line_remember(chat->reader, text);
                 if (with_person() && (strcmp(text, "exit") == 0 || strcmp(text, "quit") == 0))
                         return EXIT_OK; /* what is meant, where a shell stands behind the prompt */
-                if (text[0] == '/' && text[1] != '/') {
+                shown = false;
+                if (text[0] == '/' && text[1] != '/' && !(with_person() && picture_begins(text, size))) {
                         chat->asks = false;
                         if (!chat_run_command(chat, text))
                                 return EXIT_OK;
+                        if (chat->lost_picture && !term_stdin_tty)
+                                return EXIT_FAILED;
                         if (!chat->asks)
                                 continue;
-                } else {
-                        if (text[0] == '/')
-                                text++, size--;
-                        if (!chat_replace(chat, edits > 0 ? edits - 1 : chat->said.n, text, size))
+                } else if (!compose_message(chat, text, size, edits, &shown)) {
+                        if (!with_person())
                                 return EXIT_FAILED;
+                        continue;
                 }
                 status = answer_message(chat);
+                if (shown)
+                        settle_pictures(chat, text, edits);
                 if (with_person()) /* between two turns */
                         out_puts("\n");
                 out_flush();
@@ -423,7 +535,7 @@ int chat_hold(struct cli *cli, const struct chat_options *given)
         struct chat chat = { .cli = cli, .given = *given };
         int status = EXIT_FAILED;
 
-        if (!job_args_finish(&chat.given.job))
+        if (!job_args_finish(&chat.given.job) || !cli_pictures_read(&chat.waiting, &given->images))
                 goto out;
         chat.stats = with_person();
         chat.tandem = cli_connect(cli);
@@ -438,6 +550,7 @@ int chat_hold(struct cli *cli, const struct chat_options *given)
                 goto out;
         if (with_person())
                 chat_introduce_model(&chat);
+        chat_tell_waiting(&chat, 0);
         status = hold_conversation(&chat);
         if (out_finish() != 0 && status == EXIT_OK)
                 status = EXIT_FAILED;
@@ -445,12 +558,25 @@ out:
         line_reader_free(chat.reader);
         conversation_free(&chat.said);
         conversation_free(&chat.replaced);
+        cli_pictures_free(&chat.waiting);
+        arg_list_free(&chat.given.images);
         for (size_t i = 0; i < chat.owned.n; i++)
                 free((char *)(uintptr_t)chat.owned.items[i]);
         arg_list_free(&chat.owned);
         tandem_close(chat.tandem);
         job_args_deinit(&chat.given.job);
         return status;
+}
+
+static int check_usage(const struct chat_options *given, const char *command)
+{
+        if (given->job.given.top_logprobs)
+                return args_usage_error(command, "--top-logprobs is for `tandem generate --json`: a chat does not "
+                                                 "show them");
+        for (size_t i = 0; i < given->images.n; i++)
+                if (strcmp(given->images.items[i], "-") == 0)
+                        return args_usage_error(command, "--image needs a file: standard input has the messages");
+        return ARGS_OK;
 }
 
 static int run_chat(struct cli *cli, int argc, char **argv)
@@ -461,11 +587,11 @@ static int run_chat(struct cli *cli, int argc, char **argv)
 
         job_args_init(&given.job);
         if (!cli_parse(cli, &command_chat, argc, argv, &given, NULL, 0, &n_positional, &status)) {
-                if (!given.job.given.top_logprobs)
+                status = check_usage(&given, argv[0]);
+                if (status == ARGS_OK)
                         return chat_hold(cli, &given);
-                status = args_usage_error(argv[0], "--top-logprobs is for `tandem generate --json`: a chat does not "
-                                                   "show them");
         }
+        arg_list_free(&given.images);
         job_args_deinit(&given.job);
         return status;
 }
@@ -477,6 +603,15 @@ static const struct arg args[] = {
                 .at = offsetof(struct chat_options, system),
                 .value = "TEXT",
                 .brief = "a system message before the conversation",
+        },
+        {
+                .name = "image",
+                .range.type = TDM_VALUE_TEXTS,
+                .at = offsetof(struct chat_options, images),
+                .value = "FILE",
+                .brief = "a picture before the first message: PNG, JPEG or WebP, for models that see",
+                .more = "may be given several times",
+                .offer = OFFER_FILES,
         },
         ARG_MODEL(struct chat_options, model),
 };
@@ -494,9 +629,19 @@ const struct command command_chat = {
                  "with the next one. Ctrl-C stops an answer; at the prompt it drops what was typed, and at an "
                  "empty prompt it warns once and then exits with 130, Ctrl-D with 0. When the model's context is "
                  "full, the oldest turns are forgotten, and this is said. What the model thinks before it answers is "
-                 "shown dimmed on a terminal and is left out elsewhere; /set think off (or on, low, medium, high) "
+                 "shown dimmed on a terminal and is left out elsewhere; /think off (or on, low, medium, high) "
                  "changes whether it does. From a pipe, each line is one message, "
-                 "and the first failure ends it.",
+                 "and the first failure ends it.\n"
+                 "\n"
+                 "A model that sees takes pictures: /image FILE adds one to the next message. On a terminal a file can "
+                 "be dropped into the line, or its path written there, with quotes or backslashes as in a shell. If "
+                 "the path begins with /, ./, ../, ~/ or file:// and the file is a PNG, JPEG or WebP by its first "
+                 "bytes, the picture stands in the message in the path's place, and this is said. A line that has "
+                 "only paths adds them to the next message. // at the beginning, and lines that were pasted together, "
+                 "leave paths as they are. The conversation keeps its pictures, /retry and /edit too. /save writes "
+                 "them into its file, and /load reads them from there.",
+        .examples = "  tandem chat -m gemma3-4b --image cat.jpg\n"
+                    "  tandem chat -m gemma3-4b --image cat.jpg <questions.txt",
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_ALL,
         .run = run_chat,

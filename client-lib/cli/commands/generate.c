@@ -122,6 +122,8 @@ static void print_done(const struct generate *g, const uint32_t *ids, size_t n_i
         json_field_u64(&line, "prompt_tokens", result->prompt_tokens);
         json_field_u64(&line, "cached_tokens", result->cached_tokens);
         json_field_u64(&line, "generated_tokens", result->generated_tokens);
+        if (result->picture_tokens > 0)
+                json_field_u64(&line, "picture_tokens", result->picture_tokens);
         if (result->thinking_tokens > 0)
                 json_field_u64(&line, "thinking_tokens", result->thinking_tokens);
         json_key(&line, "ids");
@@ -209,9 +211,9 @@ static void print_summary(const struct generate *g, const struct tandem_result *
                 format_rate(prefill, sizeof(prefill), r->prefill_tps);
                 fprintf(stderr,
                         "seed %" PRIu64 ", job %" PRIu64 ", ended by %s, prompt %s tokens/s (%" PRIu32
-                        " cached), numerics %s\n",
+                        " cached%s), numerics %s\n",
                         g->seed, r->job, tandem_reason_name(r->reason), prefill, r->cached_tokens,
-                        term_safe(r->numerics_id));
+                        format_picture_tokens(r), term_safe(r->numerics_id));
         }
 }
 
@@ -337,8 +339,17 @@ static bool add_input(struct buf *to, const char *path)
         return !to->failed;
 }
 
-/* PROMPT, then the files, then standard input. prompt: as given; NULL or "-": none. */
-static bool gather_prompt(struct buf *ret, const char *prompt, const struct arg_list *files)
+static bool names_stdin(const struct arg_list *files)
+{
+        for (size_t i = 0; i < files->n; i++)
+                if (strcmp(files->items[i], "-") == 0)
+                        return true;
+        return false;
+}
+
+/* PROMPT, then the files, then standard input, where that is no picture. prompt: as given; NULL or "-": none. */
+static bool gather_prompt(struct buf *ret, const char *prompt, const struct arg_list *files,
+                          const struct arg_list *images)
 {
         bool from_stdin = prompt && strcmp(prompt, "-") == 0;
 
@@ -351,7 +362,7 @@ static bool gather_prompt(struct buf *ret, const char *prompt, const struct arg_
         }
         if (!prompt && files->n == 0)
                 from_stdin = true;
-        if (!from_stdin && stdin_has_text()) {
+        if (!from_stdin && !names_stdin(images) && stdin_has_text()) {
                 from_stdin = true;
                 wait_for_stdin();
         }
@@ -428,12 +439,13 @@ int generate_text(struct cli *cli, struct generate_options *given, const char *p
         struct tandem_generate_options *options = &given->job.options;
         _cleanup_(buf_freep) struct buf input = { 0 };
         _cleanup_(cli_pictures_free) struct cli_pictures pictures = { 0 };
+        _cleanup_(freep) struct tandem_picture *put = NULL;
         struct tandem_message messages[2];
         struct generate g;
         bool own_limit;
         int status = EXIT_FAILED;
 
-        if (!gather_prompt(&input, prompt, &given->files))
+        if (!gather_prompt(&input, prompt, &given->files, &given->images))
                 return EXIT_FAILED;
         buf_add(&input, "", 0); /* an empty prompt is an empty text */
         if (!job_args_finish(&given->job))
@@ -448,9 +460,13 @@ int generate_text(struct cli *cli, struct generate_options *given, const char *p
                 options->prompt = input.data;
                 options->prompt_size = input.size;
         }
-        if (!cli_pictures_read(&pictures, &given->images, options->n_chat > 1))
+        if (!cli_pictures_read(&pictures, &given->images))
                 return EXIT_FAILED;
-        options->pictures = pictures.items;
+        put = calloc(pictures.n + 1, sizeof(*put));
+        if (!put)
+                return complain("no memory for pictures");
+        cli_pictures_put(&pictures, options->n_chat > 1, put);
+        options->pictures = put;
         options->n_pictures = pictures.n;
         own_limit = limit_raw_text(given);
         g = (struct generate){ .progress = { .model = given->model },
@@ -481,6 +497,21 @@ int generate_check_json(const struct generate_options *given, const char *comman
         return ARGS_OK;
 }
 
+int generate_check_stdin(const struct generate_options *given, const char *command, const char *prompt)
+{
+        size_t n = 0;
+
+        for (size_t i = 0; i < given->images.n; i++)
+                n += strcmp(given->images.items[i], "-") == 0;
+        if (n > 1)
+                return args_usage_error(command, "--image - was given twice: standard input is one picture");
+        if (n == 1 &&
+            ((!prompt && given->files.n == 0) || (prompt && strcmp(prompt, "-") == 0) || names_stdin(&given->files)))
+                return args_usage_error(command, "--image - takes standard input, so the text has to come from an "
+                                                 "argument or a file");
+        return ARGS_OK;
+}
+
 static int check_usage(struct generate_options *given, const char *command, const char *prompt)
 {
         /* Which only a chat template tells the model of. */
@@ -493,6 +524,8 @@ static int check_usage(struct generate_options *given, const char *command, cons
                 return args_usage_error(command, "--system needs --chat: raw text has no system message");
         if (!prompt && given->files.n == 0 && term_stdin_tty)
                 return args_usage_error(command, "there is no PROMPT (give a text, or - to type one)");
+        if (generate_check_stdin(given, command, prompt) != ARGS_OK)
+                return ARGS_USAGE;
         return generate_check_json(given, command);
 }
 
@@ -545,7 +578,7 @@ static const struct arg args[] = {
                 .at = offsetof(struct generate_options, images),
                 .value = "FILE",
                 .brief = "a picture before PROMPT: PNG, JPEG or WebP, for models that see",
-                .more = "may be given several times",
+                .more = "may be given several times; - is standard input",
                 .offer = OFFER_FILES,
         },
         ARG_JSON(struct generate_options, json,
@@ -581,6 +614,7 @@ const struct command command_generate = {
                     "  tandem generate --chat -n 200 \"Why is the sky blue?\"\n"
                     "  cat letter.txt | tandem generate --chat \"Summarise this letter.\"\n"
                     "  tandem generate --chat -f a.txt -f b.txt \"What do these two have in common?\"\n"
+                    "  tandem generate --chat --image cat.jpg \"What is this?\"\n"
                     "  tandem generate --temp 0 --json - <prompt.txt",
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_ALL,

@@ -20,15 +20,20 @@ static int run_run(struct cli *cli, int argc, char **argv)
         if (given.model && n > 1)
                 return args_usage_error(argv[0], "'%.60s' is one argument too many; quote text that has spaces",
                                         words[1]);
-        status = generate_check_json(&given, argv[0]);
+        message = given.model ? words[0] : words[1];
+        status = generate_check_stdin(&given, argv[0], message);
+        if (status == ARGS_OK)
+                status = generate_check_json(&given, argv[0]);
         if (status != ARGS_OK)
                 return status;
-        message = given.model ? words[0] : words[1];
         given.model = given.model ? given.model : words[0];
         if (message || given.files.n > 0 || given.json || stdin_has_text())
                 return generate_text(cli, &given, message);
-        chat = (struct chat_options){ .job = given.job, .model = given.model, .system = given.system };
+        chat = (struct chat_options){
+                .job = given.job, .images = given.images, .model = given.model, .system = given.system
+        };
         given.job = (struct job_args){ 0 }; /* the conversation's now */
+        given.images = (struct arg_list){ 0 };
         return chat_hold(cli, &chat);
 }
 
@@ -47,6 +52,15 @@ static const struct arg args[] = {
                 .at = offsetof(struct generate_options, files),
                 .value = "FILE",
                 .brief = "add a file's text to MESSAGE, after an empty line",
+                .more = "may be given several times",
+                .offer = OFFER_FILES,
+        },
+        {
+                .name = "image",
+                .range.type = TDM_VALUE_TEXTS,
+                .at = offsetof(struct generate_options, images),
+                .value = "FILE",
+                .brief = "a picture before MESSAGE, or before the first one of a conversation",
                 .more = "may be given several times",
                 .offer = OFFER_FILES,
         },
