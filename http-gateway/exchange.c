@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "http-gateway/backend.h"
 #include "http-gateway/reading.h"
+#include "http-gateway/takeover.h"
 
 #define STREAM_BLOCK_BYTES (16u << 10)
 
@@ -146,6 +147,14 @@ void exchange_abandon(struct exchange *x)
 
 /* ---- the body ---- */
 
+/* A peer sends a whole request of its client's, and the tokens that the client has beside it. */
+size_t exchange_most_body(const struct exchange *x)
+{
+        bool of_peer = x->route && strcmp(x->route->path, TAKEOVER_PATH) == 0;
+
+        return MAX_BODY_BYTES + (of_peer ? PEERS_PART_BYTES : 0);
+}
+
 void exchange_take_body(struct exchange *x, const char *data, size_t size)
 {
         x->body_seen += size;
@@ -154,9 +163,9 @@ void exchange_take_body(struct exchange *x, const char *data, size_t size)
                         exchange_break(x);
                 return;
         }
-        if (x->body.size + size > MAX_BODY_BYTES)
+        if (x->body.size + size > exchange_most_body(x))
                 failure_set(&x->failure, 413, "request_too_large", NULL, "a body may have at most %zu bytes",
-                            MAX_BODY_BYTES);
+                            exchange_most_body(x));
         else if (exchange_hold(x, size, &x->failure) == 0) {
                 buffer_add(&x->body, data, size);
                 if (!x->body.failed)

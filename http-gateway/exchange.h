@@ -73,6 +73,8 @@ struct exchange *exchange_new(struct server *s, struct peer *peer, struct MHD_Co
 void exchange_free(struct exchange *x);
 void exchange_take_body(struct exchange *x, const char *data, size_t size);
 enum MHD_Result exchange_continue(struct exchange *x);
+/* How long its body may be. */
+size_t exchange_most_body(const struct exchange *x);
 /* Ends it without a word more. */
 void exchange_break(struct exchange *x);
 /* The same of one whose body has not come whole, and gives back what it holds at once. */

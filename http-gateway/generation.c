@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include "common/log.h"
 #include "http-gateway/backend.h"
+#include "http-gateway/base64.h"
 #include "http-gateway/handoff.h"
 #include "http-gateway/reading.h"
 #include "http-gateway/thinking.h"
@@ -281,12 +282,31 @@ static void on_peer(struct choice *c, const struct takeover_line *line, const ch
         generation_look(g);
 }
 
+/* Made once for all choices, and charged before it is. False: the owner's share has no room for it, or there is no
+ * memory. */
+static bool pictures_for_peers(struct generation *g, json_t **ret)
+{
+        const struct request_pictures *p = &g->request->pictures;
+        struct failure f;
+
+        if (p->n == 0)
+                return true;
+        if (exchange_hold(g->x, BASE64_BYTES(p->size_bytes) + 4 * p->n, &f) != 0)
+                return false;
+        *ret = request_pictures_json(p);
+        return *ret != NULL;
+}
+
 /* Continues unfinished choices on a peer, from the text that the client has. */
 static void go_on_elsewhere(struct generation *g)
 {
+        json_t *pictures = NULL;
+
         tdm_source_destroyp(&g->io);
         if (g->tandem)
                 tandem_close(steal_ptr(&g->tandem));
+        if (!pictures_for_peers(g, &pictures))
+                g->failed = true;
         for (unsigned i = 0; i < g->n_choices && !g->failed; i++) {
                 struct choice *c = &g->choices[i];
                 json_t *request;
@@ -300,12 +320,13 @@ static void go_on_elsewhere(struct generation *g)
                                                                      .tail = "" });
                         continue;
                 }
-                request = takeover_request(g->request, i);
+                request = takeover_request(g->request, i, pictures);
                 if (takeover_give_drawn(c, request) < 0)
                         json_decref(steal_ptr(&request));
                 if (!request || handoff_new(&c->handoff, g->x, c, request, on_peer) < 0)
                         g->failed = true;
         }
+        json_decref(pictures);
         g->n_started = g->n_choices;
         g->x->server->metrics.handoffs++;
         for (unsigned i = 0; i < g->n_choices && !g->failed; i++)

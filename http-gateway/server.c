@@ -155,8 +155,9 @@ static void check_head(struct exchange *x, const char *url, const char *method, 
         }
         if (begin_request(x, f) != 0)
                 return;
-        if (h->length && strtoull(h->length, NULL, 10) > MAX_BODY_BYTES)
-                failure_set(f, 413, "request_too_large", NULL, "a body may have at most %zu bytes", MAX_BODY_BYTES);
+        if (h->length && strtoull(h->length, NULL, 10) > exchange_most_body(x))
+                failure_set(f, 413, "request_too_large", NULL, "a body may have at most %zu bytes",
+                            exchange_most_body(x));
 }
 
 /* An answer that is known before the body has come waits for it: closing with unread bytes would reset the connection,

@@ -13,6 +13,7 @@
 #include "http-gateway/owners.h"
 
 #define MAX_BODY_BYTES ((size_t)8 << 20)
+#define PEERS_PART_BYTES ((size_t)1 << 20)   /* more than that in a job that a peer hands over */
 #define MAX_DRAIN_BYTES ((uint64_t)32 << 20) /* of a body that is too large, so that its sender reads the answer */
 #define MAX_CONNECTIONS 2048u
 #define CROWDED_CONNECTIONS (MAX_CONNECTIONS - 64u) /* beyond it each new one costs one that waits */

@@ -115,7 +115,7 @@ static struct prompt_names names_of(const struct generation_request *r)
 }
 
 /* Guesses are not among its parts: they change no token, and the other machine may have no such draft. */
-json_t *takeover_request(const struct generation_request *r, unsigned choice)
+json_t *takeover_request(const struct generation_request *r, unsigned choice, json_t *pictures)
 {
         const struct tandem_generate_options *o = &r->options;
         const struct prompt *p = &r->prompts[choice / r->n % MAX_PROMPTS];
@@ -127,7 +127,8 @@ json_t *takeover_request(const struct generation_request *r, unsigned choice)
         failed |= set_text(json, "model", r->model) | put_options(json, o) |
                   member_set(json, "seed", json_integer((json_int_t)(o->seed + choice % r->n)));
         if (r->pictures.n > 0)
-                failed |= member_set(json, "pictures", request_pictures_json(&r->pictures));
+                failed |= member_set(json, "pictures",
+                                     pictures ? json_incref(pictures) : request_pictures_json(&r->pictures));
         if (r->n_messages > 0)
                 failed |= member_set(json, names_of(r).messages, messages_json(r));
         else if (p->text)

@@ -14,8 +14,9 @@
 #define TAKEOVER_PATH "/tandem/generate"
 #define TAKEOVER_COMPARED 8u
 
-/* The request for one choice: an object. NULL: out of memory. */
-json_t *takeover_request(const struct generation_request *r, unsigned choice);
+/* The request for one choice: an object. NULL: out of memory. pictures: the request's, for all choices; NULL: they are
+ * made. */
+json_t *takeover_request(const struct generation_request *r, unsigned choice, json_t *pictures);
 /* A token that the client gets, for a peer, in case that the daemon dies. -ENOMEM. */
 int takeover_remember(struct choice *c, const struct tandem_token *token);
 /* Adds the tokens that the peer is to read, if it can. request may be NULL. -ENOMEM. */

@@ -124,10 +124,47 @@ static void test_jobs(void **state)
         tdm_job_unref(job);
 }
 
+/* Rows of pictures count for whom the job is of, whether they come with it or are made of files. */
+static void test_charged(void **state)
+{
+        const uint64_t bytes = 8 * WIDTH * sizeof(float); /* of the rows of `good` */
+        struct tdm_resource_limit limits[TDM_N_RESOURCES];
+        struct tdm_accounts *accounts;
+        struct tdm_account *account;
+        struct tdm_job_pictures p, more = { 0 };
+        uint32_t ids[16] = { 0 };
+        struct tdm_error err;
+
+        for (unsigned i = 0; i < TDM_N_RESOURCES; i++)
+                limits[i] = (struct tdm_resource_limit){ .capacity = 1 << 20, .share_percent = 100 };
+        limits[TDM_RESOURCE_WAITING_BYTES].capacity = 2 * bytes;
+        assert_int_equal(tdm_accounts_new(&accounts, limits), 0);
+        account = tdm_accounts_get(accounts, 1000);
+        assert_non_null(account);
+        assert_int_equal(tdm_job_pictures_init(&p, good, 3, WIDTH, ids, 16, account, &err), 0);
+        assert_int_equal(account->used[TDM_RESOURCE_WAITING_BYTES], bytes);
+        assert_int_not_equal(tdm_job_pictures_reserve(&more, bytes + 1, account, &err), 0);
+        assert_int_equal(account->used[TDM_RESOURCE_WAITING_BYTES], bytes);
+        assert_int_equal(tdm_job_pictures_reserve(&more, bytes, account, &err), 0);
+        assert_int_equal(account->used[TDM_RESOURCE_WAITING_BYTES], 2 * bytes);
+        tdm_job_pictures_deinit(&p);
+        assert_int_equal(account->used[TDM_RESOURCE_WAITING_BYTES], bytes);
+        memset(ids, 0, sizeof(ids));
+        assert_int_equal(tdm_account_charge(account, TDM_RESOURCE_WAITING_BYTES, 1, &err), 0);
+        assert_int_not_equal(tdm_job_pictures_init(&p, good, 3, WIDTH, ids, 16, account, &err), 0);
+        assert_int_equal(ids[2], 0);
+        tdm_account_release(account, TDM_RESOURCE_WAITING_BYTES, 1);
+        tdm_job_pictures_deinit(&more);
+        assert_int_equal(account->used[TDM_RESOURCE_WAITING_BYTES], 0);
+        tdm_account_unref(account);
+        tdm_accounts_destroy(accounts);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = { cmocka_unit_test(test_ids), cmocka_unit_test(test_cuts),
-                                            cmocka_unit_test(test_refused), cmocka_unit_test(test_jobs) };
+                                            cmocka_unit_test(test_refused), cmocka_unit_test(test_jobs),
+                                            cmocka_unit_test(test_charged) };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

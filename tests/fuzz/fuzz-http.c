@@ -85,7 +85,7 @@ static void check_request(struct generation_request *r)
         for (const char *p = r->warnings.text; *p; p++)
                 assert(*p >= ' ' && *p < 127); /* it goes into a head */
         if (r->n_messages > 0 || r->n_prompts > 0) {
-                json_t *job = takeover_request(r, 0);
+                json_t *job = takeover_request(r, 0, NULL);
 
                 if (r->pictures.n > 0 &&
                     strcmp(r->path, TAKEOVER_PATH) != 0) /* a peer's tandemd looks at their places */

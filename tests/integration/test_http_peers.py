@@ -295,6 +295,18 @@ def peers_that_are_no_good():
             del want
 
 
+@test
+def room_for_bodies():
+    """What a client may send in full has room at a peer too, with the tokens that the client has beside it."""
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        for path, most in (("/v1/completions", 8 << 20), ("/tandem/generate", 9 << 20)):
+            for size, want in ((most, 400), (most + 1, 413)):
+                body = b"{}" + b" " * (size - 2)
+                for chunked in (False, True):
+                    status, _, data = g.request("POST", path, iter([body]) if chunked else body)
+                    equal(status, want, f"{path}, {size} bytes, chunked {chunked}: {data[:300]}")
+
+
 class FalsePeer:
     """Answers each job with the same lines of JSON. Use it in a `with`."""
 
