@@ -264,6 +264,7 @@ def attacker(uid, shared, over, results):
     os.setgroups([])
     os.setresuid(uid, uid, uid)
     os.nice(10)
+    random.seed(SEED + uid)  # a process that is forked would draw from a new one
     counts = {}
     threads = [threading.Thread(target=attack, args=(f, shared, over, counts), daemon=True) for f in ATTACKS]
     for t in threads:

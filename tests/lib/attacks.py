@@ -1,11 +1,17 @@
 """What the tests of attacks share: several users of one system daemon, and how a bystander fares. They need root."""
 import contextlib
 import os
+import random
 import struct
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from tandem_test import *  # noqa: E402,F403
+
+# Attackers draw at random. Printed, so that what a run drew can be drawn again.
+SEED = int(os.environ.get("TANDEM_TEST_SEED") or random.randrange(1 << 30))
+random.seed(SEED)
+print("seed", SEED, "(TANDEM_TEST_SEED)", flush=True)
 
 ATTACKER, SECOND, THIRD, BYSTANDER = 65534, 65533, 65532, 65531
 SUBUIDS = (200000, 65536)  # the first attacker's
