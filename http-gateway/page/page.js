@@ -72,6 +72,8 @@ async function openChat(id) {
     history.replaceState(null, "", "#" + id);
 }
 
+let asking = null; // what the open dialog answers: {resolve, wantsText}
+
 // Asks in a dialog: the text that is wanted, or true; null where the user does not want it.
 function askUser(question, yes, text = null) {
   const dialog = $("sure"), field = $("sure-text");
@@ -80,10 +82,19 @@ function askUser(question, yes, text = null) {
   field.hidden = text === null;
   field.value = text || "";
   dialog.returnValue = "";
+  if (asking)
+    asking.resolve(null);
   dialog.showModal();
-  return new Promise(resolve => dialog.addEventListener("close", () => {
-    resolve(!dialog.returnValue ? null : text === null ? true : field.value.trim().slice(0, MAX_TITLE) || null);
-  }, {once: true}));
+  return new Promise(resolve => { asking = {resolve, wantsText: text !== null}; });
+}
+
+// The event of a dialog that closed may come when the next question is on the screen: it is none of its answers.
+function endAsking() {
+  const wanted = $("sure").returnValue, text = $("sure-text").value.trim().slice(0, MAX_TITLE);
+  if ($("sure").open || !asking)
+    return;
+  asking.resolve(!wanted ? null : asking.wantsText ? text || null : true);
+  asking = null;
 }
 
 async function copyText(from, text) {
@@ -244,6 +255,7 @@ $("sure").querySelector("form").addEventListener("submit", e => {
   $("sure").close("yes");
 });
 $("sure-no").addEventListener("click", () => $("sure").close(""));
+$("sure").addEventListener("close", endAsking);
 
 others.addEventListener("message", showList);
 addEventListener("focus", listModels); // of the window

@@ -493,6 +493,13 @@ def kept():
         equal([t["said"] for t in json.loads(files[2])["turns"]], ["They are **sweet**.", "Also.", "Much."], "as JSON")
         equal([c["title"] for c in json.loads(files[4])], ["Red apples", "Blue cars"], "all")
 
+        # One question behind the other: the event of the first dialog's end comes when the second one is there.
+        equal(b.run("""const first = askUser('First?', 'Yes');
+                       const then = () => setTimeout(() => $('sure').close('yes'));
+                       $('sure').addEventListener('close', then, {once: true});
+                       $('sure').close('');
+                       return Promise.all([first, askUser('Second?', 'Yes')]);"""), [None, True], "two answers")
+
         # Names, and the end.
         b.click("#kept .rename")
         b.type("#sure-text", "\ue009a\ue009Fruit" + ENTER)
