@@ -127,6 +127,11 @@ function addPictures(files) {
     const wrong = [];
     complain("pictures", "");
     await learnWhatItTakes();
+    if (takesPictures($("model").value) === false) { // its projector may have come since it was asked
+      await askWhatItTakes($("model").value);
+      await listModels();
+      showAttach();
+    }
     if (takesPictures($("model").value) === false)
       wrong.push(cannotSee());
     else

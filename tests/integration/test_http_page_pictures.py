@@ -5,6 +5,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import struct
 import sys
 import zlib
@@ -384,6 +385,23 @@ def with_a_model():
         equal(b.said(), [want["choices"][0]["message"]["content"]], "the answer")
         b.run("model.value = 'tale'; model.dispatchEvent(new Event('change'))")
         wait_for(lambda: not b.shown("#attach") and b.run("return takesPictures('tale')") is False, "one that reads")
+
+
+@test
+def projector_comes_later():
+    """A model that is shown a picture is asked again whether it sees: its projector may be there by now."""
+    with Seeing(size=None, placement=None) as d, Gateway(d) as g, Browser(d.dir) as b:
+        b.open(g)
+        wait_for(lambda: b.value("#model") == "see" and b.run("return takesPictures('see')") is False, "no projector")
+        drop(b, "strokes.png")
+        check("“see” takes no pictures" in complaints(b)[0], "it is said", complaints(b))
+        shutil.copy(make_model("a", "f32", arch="mmproj", seed=1), os.path.join(d.folder, "mmproj-see.gguf"))
+        drop(b, "strokes.png")
+        equal((complaints(b), boxed(b), b.shown("#attach")), ([], ["strokes.png"], True), "it sees")
+        b.set("#limit", "3")
+        b.set("#text", "What is it?")
+        b.type("#text", ENTER)
+        b.last_note("3 tokens")
 
 
 main()
