@@ -24,7 +24,7 @@ RIGHT = {"Generate": "sa{sv}", "Chat": "a(ss)a{sv}", "LoadModel": "sa{sv}", "Unl
          "Restart": "a{sv}", "Unload": "a{sv}"}
 OPTIONS = ("model", "model-fd", "prompt-ids", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repeat-penalty",
            "repeat-last", "frequency-penalty", "presence-penalty", "logit-bias", "top-logprobs", "seed", "stop",
-           "priority", "ignore-end", "prefill-chunk", "placement", "token", "linger", "output", "wait")
+           "priority", "ignore-end", "prefill-chunk", "placement", "token", "linger", "output", "wait", "pictures")
 
 
 def memory(d):

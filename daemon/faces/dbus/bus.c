@@ -360,7 +360,8 @@ void tdm_dbus_destroy(struct tdm_dbus *bus)
                         bus_journal_leave(job);
         bus_restore_end(bus); /* first: peers that go would take theirs with them */
         bus_tear_down(bus);
-        tdm_background_destroyp(&bus->closer);
+        tdm_background_destroyp(&bus->files.reader);
+        tdm_background_destroyp(&bus->files.closer);
         tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
                 bus_job_free(job);
         bus_stored_end(bus);

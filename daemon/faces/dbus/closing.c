@@ -33,7 +33,7 @@ static void on_message_closed(void *task, bool ran)
 
         if (!ran)
                 dbus_message_unref(closing->message);
-        bus->n_closing--;
+        bus->files.n_closing--;
         bus_look_at_watches(bus);
         if (closing->connection)
                 dbus_connection_unref(closing->connection);
@@ -47,7 +47,8 @@ void bus_message_done(struct tdm_dbus *bus, const struct bus_peer *peer, DBusMes
 
         if (bus->system && dbus_message_contains_unix_fds(message))
                 closing = malloc(sizeof(*closing));
-        if (closing && !bus->closer && tdm_background_new_pool(&bus->closer, bus->loop, CLOSING_THREADS) < 0)
+        if (closing && !bus->files.closer &&
+            tdm_background_new_pool(&bus->files.closer, bus->loop, CLOSING_THREADS) < 0)
                 free(steal_ptr(&closing));
         if (!closing) {
                 dbus_message_unref(message);
@@ -56,12 +57,12 @@ void bus_message_done(struct tdm_dbus *bus, const struct bus_peer *peer, DBusMes
         *closing = (struct closing){ .bus = bus, .message = message };
         if (bus->connection || bus->leaving)
                 closing->connection = dbus_connection_ref(bus->connection ? bus->connection : bus->leaving);
-        bus->n_closing++;
-        if (tdm_background_add_for(bus->closer, user, run_closing, on_message_closed, closing) < 0)
+        bus->files.n_closing++;
+        if (tdm_background_add_for(bus->files.closer, user, run_closing, on_message_closed, closing) < 0)
                 on_message_closed(closing, false);
-        if (bus->n_closing > CLOSING_MAX && bus->connection && !bus->lost) {
+        if (bus->files.n_closing > CLOSING_MAX && bus->connection && !bus->lost) {
                 tdm_log_warning("%u messages with files wait to be closed; tandemd leaves the bus until they are",
-                                bus->n_closing);
+                                bus->files.n_closing);
                 bus->lost = true;
                 tdm_source_schedule(bus->dispatch);
         }
@@ -69,7 +70,7 @@ void bus_message_done(struct tdm_dbus *bus, const struct bus_peer *peer, DBusMes
 
 bool bus_closes_too_many(const struct tdm_dbus *bus)
 {
-        return bus->n_closing > CLOSING_MAX / 2;
+        return bus->files.n_closing > CLOSING_MAX / 2;
 }
 
 /* Closes the fds of messages that came and were not dispatched. */

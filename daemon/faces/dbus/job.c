@@ -211,52 +211,15 @@ static void put_out(struct bus_job *job, const char *data, size_t size)
 
 /* ---- events ---- */
 
-struct line {
-        char text[8192];
-        size_t size;
-};
-
-static void _printf_(2, 3) add(struct line *l, const char *fmt, ...)
-{
-        va_list ap;
-        int n;
-
-        va_start(ap, fmt);
-        n = vsnprintf(l->text + l->size, sizeof(l->text) - l->size, fmt, ap);
-        va_end(ap);
-        if (n > 0)
-                l->size = TDM_MIN(l->size + (size_t)n, sizeof(l->text) - 1);
-}
-
-/* A JSON string of well-formed text; sizes are those of one token or message, which fit. */
-static void add_json(struct line *l, const char *key, const char *text, size_t size)
-{
-        add(l, ",\"%s\":\"", key);
-        for (size_t i = 0; i < size && l->size + 8 < sizeof(l->text) - 256; i++) {
-                unsigned char c = (unsigned char)text[i];
-
-                if (c == '"' || c == '\\')
-                        add(l, "\\%c", c);
-                else if (c == '\n')
-                        add(l, "\\n");
-                else if (c < 0x20 || c == 0x7f)
-                        add(l, "\\u%04x", c);
-                else
-                        l->text[l->size++] = (char)c;
-        }
-        l->text[l->size] = '\0';
-        add(l, "\"");
-}
-
-static void event_begin(struct bus_job *job, struct line *l, const char *event)
+static void event_begin(struct bus_job *job, struct bus_line *l, const char *event)
 {
         l->size = 0;
-        add(l, "{\"seq\":%llu,\"event\":\"%s\"", (unsigned long long)job->sequence++, event);
+        bus_line_add(l, "{\"seq\":%llu,\"event\":\"%s\"", (unsigned long long)job->sequence++, event);
 }
 
-static void put_event(struct bus_job *job, struct line *l)
+static void put_event(struct bus_job *job, struct bus_line *l)
 {
-        add(l, "}\n");
+        bus_line_add(l, "}\n");
         put_out(job, l->text, l->size);
 }
 
@@ -269,12 +232,12 @@ static void touch(struct bus_job *job)
 static void on_bus_job_accepted(struct tdm_job *j, void *userdata)
 {
         struct bus_job *job = userdata;
-        struct line l;
+        struct bus_line l;
 
         touch(job);
         if (job->output == BUS_OUTPUT_EVENTS && !bus_journal_has(job, BUS_JOURNAL_ACCEPTED)) {
                 event_begin(job, &l, "accepted");
-                add(&l, ",\"prompt_tokens\":%u,\"max_tokens\":%u", j->prompt_tokens, j->max_tokens);
+                bus_line_add(&l, ",\"prompt_tokens\":%u,\"max_tokens\":%u", j->prompt_tokens, j->max_tokens);
                 put_event(job, &l);
         }
         bus_journal_settle(job, BUS_JOURNAL_ACCEPTED);
@@ -283,15 +246,16 @@ static void on_bus_job_accepted(struct tdm_job *j, void *userdata)
 static void on_bus_job_progress(struct tdm_job *j, void *userdata)
 {
         struct bus_job *job = userdata;
-        struct line l;
+        struct bus_line l;
 
         touch(job);
         if (job->output != BUS_OUTPUT_EVENTS)
                 return;
         event_begin(job, &l, "progress");
-        add(&l, ",\"state\":\"%s\",\"done\":%llu,\"total\":%llu,\"queue_position\":%u", tdm_job_state_name(j->state),
-            (unsigned long long)j->progress.done, (unsigned long long)j->progress.total,
-            j->state == TDM_JOB_QUEUED ? j->progress.queue_position : 0);
+        bus_line_add(&l, ",\"state\":\"%s\",\"done\":%llu,\"total\":%llu,\"queue_position\":%u",
+                     tdm_job_state_name(j->state), (unsigned long long)j->progress.done,
+                     (unsigned long long)j->progress.total,
+                     j->state == TDM_JOB_QUEUED ? j->progress.queue_position : 0);
         put_event(job, &l);
         bus_journal_settle(job, 0);
 }
@@ -316,7 +280,7 @@ static void put_parts(struct bus_job *job, const struct tdm_job_token *t)
         for (size_t i = 0; i < t->n_parts && job->output == BUS_OUTPUT_EVENTS; i++) {
                 const struct tdm_form_part *part = &t->parts[i];
                 _cleanup_(freep) char *clean = NULL;
-                struct line l;
+                struct bus_line l;
 
                 if (part->kind == TDM_FORM_PART_TEXT)
                         continue;
@@ -328,31 +292,31 @@ static void put_parts(struct bus_job *job, const struct tdm_job_token *t)
                 }
                 event_begin(job, &l, events[part->kind]);
                 if (part->kind != TDM_FORM_PART_THINKING)
-                        add(&l, ",\"call\":%u", part->call);
+                        bus_line_add(&l, ",\"call\":%u", part->call);
                 if (part->kind == TDM_FORM_PART_CALL)
-                        add_json(&l, "id", part->id, strlen(part->id));
-                add_json(&l, part->kind == TDM_FORM_PART_CALL ? "name" : "text", clean,
-                         bus_clean_text(part->data, part->size, clean));
+                        bus_line_add_json(&l, "id", part->id, strlen(part->id));
+                bus_line_add_json(&l, part->kind == TDM_FORM_PART_CALL ? "name" : "text", clean,
+                                  bus_clean_text(part->data, part->size, clean));
                 put_event(job, &l);
         }
 }
 
 /* The client keeps it, in case that another daemon has to go on. */
-static void add_numerics(struct bus_job *job, struct line *l)
+static void add_numerics(struct bus_job *job, struct bus_line *l)
 {
         const char *id = job->job->stats.numerics_id;
 
         if (strcmp(job->told_numerics, id) == 0)
                 return;
         snprintf(job->told_numerics, sizeof(job->told_numerics), "%s", id);
-        add_json(l, "numerics_id", id, strlen(id));
+        bus_line_add_json(l, "numerics_id", id, strlen(id));
 }
 
 static void on_bus_job_token(struct tdm_job *j, uint32_t index, const struct tdm_job_token *t, void *userdata)
 {
         struct bus_job *job = userdata;
         char small[1024], *clean = small;
-        struct line l;
+        struct bus_line l;
         size_t size;
 
         if (bus_journal_repeats(job, index, t))
@@ -368,14 +332,15 @@ static void on_bus_job_token(struct tdm_job *j, uint32_t index, const struct tdm
         touch(job);
         if (job->output == BUS_OUTPUT_EVENTS) {
                 event_begin(job, &l, "token");
-                add(&l, ",\"index\":%u,\"id\":%u,\"logprob\":%.6g", index, t->id,
-                    isfinite(t->logprob) ? (double)t->logprob : 0.0);
+                bus_line_add(&l, ",\"index\":%u,\"id\":%u,\"logprob\":%.6g", index, t->id,
+                             isfinite(t->logprob) ? (double)t->logprob : 0.0);
                 for (uint32_t i = 0; i < t->n_top; i++)
-                        add(&l, "%s[%u,%.6g]", i == 0 ? ",\"top\":[" : ",", t->top[i].id, (double)t->top[i].logprob);
+                        bus_line_add(&l, "%s[%u,%.6g]", i == 0 ? ",\"top\":[" : ",", t->top[i].id,
+                                     (double)t->top[i].logprob);
                 if (t->n_top > 0)
-                        add(&l, "]");
+                        bus_line_add(&l, "]");
                 add_numerics(job, &l);
-                add_json(&l, "text", clean, size);
+                bus_line_add_json(&l, "text", clean, size);
                 put_event(job, &l);
                 put_parts(job, t);
         }
@@ -397,25 +362,27 @@ static const char *end_name(const struct tdm_job *j)
 static void put_done(struct bus_job *job, const char *tail, size_t tail_size)
 {
         const struct tdm_job *j = job->job;
-        struct line l;
+        struct bus_line l;
 
         event_begin(job, &l, "done");
-        add(&l, ",\"reason\":\"%s\"", end_name(j));
-        add_json(&l, "text", tail, tail_size);
+        bus_line_add(&l, ",\"reason\":\"%s\"", end_name(j));
+        bus_line_add_json(&l, "text", tail, tail_size);
         if (j->end == TDM_JOB_END_ERROR) {
                 char message[3 * TDM_ERROR_MESSAGE_MAX];
 
-                add_json(&l, "error", bus_error_name(j->error.code), strlen(bus_error_name(j->error.code)));
-                add_json(&l, "message", message, bus_clean_text(j->error.message, strlen(j->error.message), message));
+                bus_line_add_json(&l, "error", bus_error_name(j->error.code), strlen(bus_error_name(j->error.code)));
+                bus_line_add_json(&l, "message", message,
+                                  bus_clean_text(j->error.message, strlen(j->error.message), message));
         }
-        add(&l, ",\"prompt_tokens\":%u,\"cached_tokens\":%u,\"generated_tokens\":%u", j->prompt_tokens,
-            j->stats.cached_tokens, j->generated);
-        add(&l, ",\"ttft_ms\":%.3f,\"prefill_tps\":%.3f,\"decode_tps\":%.3f", tdm_job_ttft_ms(j),
-            tdm_job_prefill_tps(j), tdm_job_decode_tps(j));
-        add(&l, ",\"recoveries\":%u,\"degraded\":%s,\"incomplete\":%s", j->stats.recoveries,
-            j->stats.degraded ? "true" : "false", j->text.incomplete ? "true" : "false");
-        add(&l, ",\"drafted\":%llu,\"accepted\":%llu,\"thinking_tokens\":%u", (unsigned long long)j->stats.n_drafted,
-            (unsigned long long)j->stats.n_accepted, tdm_job_thinking_tokens(j));
+        bus_line_add(&l, ",\"prompt_tokens\":%u,\"cached_tokens\":%u,\"generated_tokens\":%u", j->prompt_tokens,
+                     j->stats.cached_tokens, j->generated);
+        bus_line_add(&l, ",\"ttft_ms\":%.3f,\"prefill_tps\":%.3f,\"decode_tps\":%.3f", tdm_job_ttft_ms(j),
+                     tdm_job_prefill_tps(j), tdm_job_decode_tps(j));
+        bus_line_add(&l, ",\"recoveries\":%u,\"degraded\":%s,\"incomplete\":%s", j->stats.recoveries,
+                     j->stats.degraded ? "true" : "false", j->text.incomplete ? "true" : "false");
+        bus_line_add(&l, ",\"drafted\":%llu,\"accepted\":%llu,\"thinking_tokens\":%u",
+                     (unsigned long long)j->stats.n_drafted, (unsigned long long)j->stats.n_accepted,
+                     tdm_job_thinking_tokens(j));
         put_event(job, &l);
 }
 
@@ -744,28 +711,83 @@ static int bus_job_start(struct bus_peer *peer, struct bus_request *request, int
         return 0;
 }
 
-void bus_job_generate(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, bool chat)
+static void refuse_call(struct bus_peer *peer, DBusMessage *message, int r, const struct tdm_error *err)
 {
-        _cleanup_(bus_request_deinit) struct bus_request request;
+        tdm_log_debug("job of user %u refused: %s", (unsigned)peer->uid, err->message);
+        bus_reply_failed(peer->bus, message, r, err->message);
+}
+
+static void begin_call(struct bus_peer *peer, DBusMessage *message, struct bus_request *request)
+{
         _cleanup_(closep) int fd = -1;
         struct tdm_error err = { 0 };
         struct bus_job *job = NULL;
         struct bus_writer w;
-        int r = bus_read_request(args, chat, &request, &err);
+        int r = bus_job_start(peer, request, &fd, &job, &err);
 
-        if (r == 0)
-                r = bus_job_start(peer, &request, &fd, &job, &err);
-        if (r == 0 && request.model_fd < 0 && !request.params.options.drawn)
-                bus_journal_begin(job, message);
-        tdm_models_close_file(peer->bus->models, peer->account, steal_fd(&request.model_fd));
         if (r != 0) {
-                tdm_log_debug("job of user %u refused: %s", (unsigned)peer->uid, err.message);
-                bus_reply_failed(peer->bus, message, r, err.message);
+                refuse_call(peer, message, r, &err);
                 return;
         }
+        if (request->model_fd < 0 && !request->params.options.drawn && request->params.n_picture_files == 0)
+                bus_journal_begin(job, message);
         bus_writer_init(&w, bus_reply_new(message));
         bus_write_path(&w, job->path);
         bus_write(&w, DBUS_TYPE_UNIX_FD, &fd);
         bus_reply_finish(peer->bus, message, &w);
         bus_interfaces_added(peer->bus, job->path, &bus_job_interface, job, peer->name);
+}
+
+static void on_pictures_read(struct bus_held *held, struct bus_request *request, int r, const struct tdm_error *err)
+{
+        struct bus_peer *peer = held->peer;
+        DBusMessage *message = dbus_message_ref(held->message);
+
+        bus_held_free(held);
+        if (r != 0)
+                refuse_call(peer, message, r, err);
+        else
+                begin_call(peer, message, request);
+        bus_message_done(peer->bus, peer, message);
+}
+
+/* 0: the request is taken over, and the call is answered when its pictures were read. */
+static int wait_for_pictures(struct bus_peer *peer, DBusMessage *message, struct bus_request *request,
+                             struct tdm_error *err)
+{
+        struct bus_reading *reading;
+        struct bus_held *held = NULL;
+        uint64_t size;
+        int r = bus_pictures_look(peer->bus, peer->account, request, &reading, &size, err);
+
+        if (r != 0)
+                return r;
+        r = bus_peer_hold(peer, message, size, &held, err);
+        if (r == 0)
+                r = bus_pictures_read(reading, held, on_pictures_read, err);
+        if (r == 0)
+                return 0;
+        if (held)
+                bus_held_free(held);
+        bus_pictures_drop(reading);
+        return r;
+}
+
+void bus_job_generate(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, bool chat)
+{
+        struct bus_request *request = calloc(1, sizeof(*request)); /* its options point into it */
+        struct tdm_error err = { 0 };
+        int r = request ? bus_read_request(args, chat, request, &err) :
+                          tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory");
+
+        if (r == 0 && request->n_picture_fds > 0) {
+                r = wait_for_pictures(peer, message, request, &err);
+                if (r == 0)
+                        return; /* the request is its */
+        } else if (r == 0) {
+                begin_call(peer, message, request);
+        }
+        if (r != 0)
+                refuse_call(peer, message, r, &err);
+        bus_request_free(peer->bus, peer->account, request);
 }

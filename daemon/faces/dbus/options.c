@@ -9,12 +9,24 @@
 
 #include "daemon/jobs/request.h"
 
-enum bus_option { MODEL, MODEL_FD, PROMPT_IDS, TOKEN, LINGER, OUTPUT, CALLS, ANSWERS, THOUGHTS, N_BUS_OPTIONS };
+enum bus_option {
+        MODEL,
+        MODEL_FD,
+        PROMPT_IDS,
+        TOKEN,
+        LINGER,
+        OUTPUT,
+        CALLS,
+        ANSWERS,
+        THOUGHTS,
+        PICTURES,
+        N_BUS_OPTIONS
+};
 
 static const char *const bus_options[N_BUS_OPTIONS] = {
-        [MODEL] = "model",      [MODEL_FD] = "model-fd",    [PROMPT_IDS] = "prompt-ids",
-        [TOKEN] = "token",      [LINGER] = "linger",        [OUTPUT] = "output",
-        [CALLS] = "tool-calls", [ANSWERS] = "tool-answers", [THOUGHTS] = "thoughts",
+        [MODEL] = "model",       [MODEL_FD] = "model-fd", [PROMPT_IDS] = "prompt-ids", [TOKEN] = "token",
+        [LINGER] = "linger",     [OUTPUT] = "output",     [CALLS] = "tool-calls",      [ANSWERS] = "tool-answers",
+        [THOUGHTS] = "thoughts", [PICTURES] = "pictures",
 };
 
 /* ---- single values ---- */
@@ -312,6 +324,62 @@ static int read_thoughts(DBusMessageIter *at, struct bus_request *request, struc
         return 0;
 }
 
+/* The file of one picture: its bytes, or an open file. */
+static int read_picture(DBusMessageIter *at, struct bus_request *request, size_t i, struct tdm_error *err)
+{
+        struct tdm_picture_file *picture = &request->pictures[i];
+        DBusMessageIter entry, value, bytes;
+        const uint8_t *data;
+        int n;
+
+        dbus_message_iter_recurse(at, &entry);
+        dbus_message_iter_get_basic(&entry, &picture->message);
+        dbus_message_iter_next(&entry);
+        dbus_message_iter_get_basic(&entry, &picture->offset);
+        dbus_message_iter_next(&entry);
+        dbus_message_iter_recurse(&entry, &value);
+        if (dbus_message_iter_get_arg_type(&value) == DBUS_TYPE_UNIX_FD) {
+                request->n_picture_fds++;
+                return read_fd(&value, bus_options[PICTURES], &request->picture_fds[i], err);
+        }
+        if (dbus_message_iter_get_arg_type(&value) != DBUS_TYPE_ARRAY ||
+            dbus_message_iter_get_element_type(&value) != DBUS_TYPE_BYTE)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "%s: picture %zu is neither an array of bytes (ay) nor a file descriptor (h)",
+                                     bus_options[PICTURES], i + 1);
+        dbus_message_iter_recurse(&value, &bytes);
+        dbus_message_iter_get_fixed_array(&bytes, &data, &n);
+        picture->file = (struct tdm_chat_text){ (const char *)data, (size_t)n };
+        return 0;
+}
+
+/* a(uuv): the index of a message (0 of Generate), the byte of its text before which the picture stands, its file. */
+static int read_pictures(DBusMessageIter *at, struct bus_request *request, struct tdm_error *err)
+{
+        int count = dbus_message_iter_get_arg_type(at) == DBUS_TYPE_ARRAY ? dbus_message_iter_get_element_count(at) : 0;
+        _cleanup_(dbus_freep) char *signature = dbus_message_iter_get_signature(at);
+        DBusMessageIter entries;
+        int r = 0;
+
+        if (!signature || strcmp(signature, "a(uuv)") != 0)
+                return bad_type(err, bus_options[PICTURES], "an array of (uuv): message, byte, file (ay or h)");
+        if ((unsigned)count > TDM_MAX_JOB_PICTURES)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%d pictures; at most %u are taken", count,
+                                     TDM_MAX_JOB_PICTURES);
+        request->pictures = calloc((size_t)count + 1, sizeof(*request->pictures));
+        request->picture_fds = calloc((size_t)count + 1, sizeof(*request->picture_fds));
+        if (!request->pictures || !request->picture_fds)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        for (int i = 0; i < count; i++)
+                request->picture_fds[i] = -1;
+        request->params.picture_files = request->pictures;
+        request->params.n_picture_files = (size_t)count;
+        dbus_message_iter_recurse(at, &entries);
+        for (int i = 0; r == 0 && i < count; i++, dbus_message_iter_next(&entries))
+                r = read_picture(&entries, request, (size_t)i, err);
+        return r;
+}
+
 static int read_output(DBusMessageIter *at, enum bus_output *ret, struct tdm_error *err)
 {
         static const char *const outputs[] = {
@@ -374,6 +442,8 @@ static int read_bus_option(DBusMessageIter *at, enum bus_option which, struct bu
                 return read_answers(at, request, err);
         case THOUGHTS:
                 return read_thoughts(at, request, err);
+        case PICTURES:
+                return read_pictures(at, request, err);
         case N_BUS_OPTIONS:
                 break;
         }
@@ -551,8 +621,23 @@ int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, 
 void bus_request_deinit(struct bus_request *request)
 {
         closep(&request->model_fd);
+        for (size_t i = 0; request->picture_fds && i < request->params.n_picture_files; i++)
+                closep(&request->picture_fds[i]);
+        free(steal_ptr(&request->picture_fds));
+        free(steal_ptr(&request->pictures));
         free(steal_ptr(&request->messages));
         free(steal_ptr(&request->calls));
+}
+
+void bus_request_free(struct tdm_dbus *bus, const struct tdm_account *account, struct bus_request *request)
+{
+        if (!request)
+                return;
+        tdm_models_close_file(bus->models, account, steal_fd(&request->model_fd));
+        for (size_t i = 0; request->picture_fds && i < request->params.n_picture_files; i++)
+                tdm_models_close_file(bus->models, account, steal_fd(&request->picture_fds[i]));
+        bus_request_deinit(request);
+        free(request);
 }
 
 int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct tdm_error *err)

@@ -85,6 +85,7 @@ void bus_held_free(struct bus_held *held)
         struct tdm_dbus *bus = held->peer->bus;
 
         bus_forget_asking(&held->asking);
+        bus_pictures_forget(held->reading);
         tdm_list_remove(&held->node);
         bus->n_held--;
         bus->n_held_with_fds -= held->fds;
@@ -95,7 +96,8 @@ void bus_held_free(struct bus_held *held)
         free(held);
 }
 
-int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, struct bus_held **ret, struct tdm_error *err)
+int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, uint64_t more_bytes, struct bus_held **ret,
+                  struct tdm_error *err)
 {
         struct tdm_dbus *bus = peer->bus;
         struct measure m = { 0 };
@@ -109,6 +111,7 @@ int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, struct bus_held *
 
         if (dbus_message_iter_init(message, &args) && !measure_values(&args, &m))
                 return tdm_error_set(err, TDM_E_TOO_LONG, TOO_LONG, BUS_MAX_CALL_BYTES, BUS_MAX_CALL_VALUES);
+        m.bytes += more_bytes;
         tdm_list_for_each(p, &bus->peers, struct bus_peer, node)
                 if (p == peer || (p->account && p->account == peer->account))
                         tdm_list_for_each(held, &p->held, struct bus_held, node) {
@@ -206,8 +209,8 @@ static void serve_held(struct bus_peer *peer)
         tdm_list_for_each(held, &peer->held, struct bus_held, node) {
                 DBusMessage *message;
 
-                if (held->asking)
-                        continue; /* came by way of one before it, and waits for polkit now */
+                if (held->asking || held->reading)
+                        continue; /* came by way of one before it, and waits for polkit or its pictures now */
                 message = dbus_message_ref(held->message);
                 bus_held_free(held);
                 bus_object_call(peer, message, BUS_ANYBODY, BUS_POLKIT_UNKNOWN);
@@ -367,7 +370,7 @@ void bus_peer_call(struct tdm_dbus *bus, DBusMessage *message)
         if (!peer)
                 r = peer_new(bus, sender, &peer, &err);
         if (r == 0 && !peer->known) {
-                r = bus_peer_hold(peer, message, &held, &err);
+                r = bus_peer_hold(peer, message, 0, &held, &err);
                 if (r == 0)
                         return;
         } else if (r == 0) {

@@ -235,7 +235,7 @@ void bus_authorize(struct bus_peer *peer, DBusMessage *message, enum bus_action 
                 call_go_on(peer, message, action, false, "this tandemd serves its own user only");
                 return;
         }
-        r = bus_peer_hold(peer, message, &held, &err);
+        r = bus_peer_hold(peer, message, 0, &held, &err);
         if (r != 0) {
                 bus_reply_failed(bus, message, r, err.message);
                 return;

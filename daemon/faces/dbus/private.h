@@ -1,7 +1,7 @@
 /* Shared by the files of the D-Bus face: bus.c (the connection), watches.c and on-loop.c (on the loop), send.c
  * (messages to the bus), peer.c (who calls), polkit.c (may they), objects.c (which object and method is meant),
- * properties.c (what objects have), manager.c, options.c, job.c and job-object.c (jobs),
- * journal.c, outlive.c and restore.c (jobs of more than one daemon),
+ * properties.c (what objects have), manager.c, options.c, job.c, line.c and job-object.c (jobs),
+ * pictures.c (their files), journal.c, outlive.c and restore.c (jobs of more than one daemon),
  * stream.c (pipes), units.c (systemd), logind.c (sleep), status.c (workers and models), writer.c (making messages). */
 #ifndef TDM_DAEMON_FACES_DBUS_PRIVATE_H
 #define TDM_DAEMON_FACES_DBUS_PRIVATE_H
@@ -38,6 +38,8 @@
 #define BUS_MAX_HELD_BYTES_PER_UID (UINT64_C(16) << 20)
 /* A message can bring 253 fds, which are open until it is handled, so few may wait. */
 #define BUS_MAX_HELD_WITH_FDS 8u
+/* Of all files of pictures of a call; as much as a request of the socket has room for. */
+#define BUS_MAX_PICTURE_BYTES (8u << 20)
 /* Questions to polkit about clients of the socket: no more than their accounts allow. */
 #define BUS_MAX_QUESTIONS 224u
 #define BUS_MAX_PEERS 1280u /* those of whom the bus was asked who they are included */
@@ -84,7 +86,8 @@ struct bus_held {
         uint64_t size_bytes;
         bool fds, charged; /* TDM_RESOURCE_CALLS of the peer's account */
         enum bus_action action;
-        DBusPendingCall *asking; /* polkit */
+        DBusPendingCall *asking;     /* polkit */
+        struct bus_reading *reading; /* pictures.c; NULL: it waits for something else */
 };
 
 /* A caller who waits for a model. */
@@ -183,6 +186,13 @@ struct bus_journals {
         unsigned n, max;        /* of jobs of this daemon */
 };
 
+/* Threads for files that callers send. */
+struct bus_files {
+        struct tdm_background *closer; /* NULL: nothing had to be closed yet */
+        unsigned n_closing;            /* messages that the closer has */
+        struct tdm_background *reader; /* of pictures; NULL: there was none yet */
+};
+
 struct tdm_dbus {
         struct tdm_loop *loop;
         struct tdm_models *models;
@@ -206,10 +216,9 @@ struct tdm_dbus {
         bool lost;                  /* to be torn down */
         DBusWatch *watches[4];      /* of the connection */
         pthread_t loop_thread;
-        DBusConnection *leaving;       /* while it is torn down */
-        DBusMessage *dispatched;       /* with file descriptors: given up when its dispatch is over */
-        struct tdm_background *closer; /* NULL: nothing had to be closed yet */
-        unsigned n_closing;            /* messages that the closer has */
+        DBusConnection *leaving; /* while it is torn down */
+        DBusMessage *dispatched; /* with file descriptors: given up when its dispatch is over */
+        struct bus_files files;
 
         struct bus_stop_question stop_question;
         struct tdm_list questions; /* to polkit, about processes that are not on the bus */
@@ -310,7 +319,9 @@ void bus_reply_finish(struct tdm_dbus *bus, DBusMessage *call, struct bus_writer
 void bus_peer_call(struct tdm_dbus *bus, DBusMessage *message); /* a method call came */
 void bus_peer_left(struct tdm_dbus *bus, const char *name);
 void bus_peer_free(struct bus_peer *peer);
-int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, struct bus_held **ret, struct tdm_error *err);
+/* more_bytes: that wait with it. */
+int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, uint64_t more_bytes, struct bus_held **ret,
+                  struct tdm_error *err);
 void bus_held_free(struct bus_held *held);
 struct bus_peer *bus_peer_of(struct tdm_dbus *bus, DBusMessage *message); /* NULL: not known */
 void bus_load_free(struct bus_load *load);                                /* manager.c */
@@ -366,6 +377,15 @@ void bus_interfaces_added(struct tdm_dbus *bus, const char *path, const struct b
                           const char *destination);
 void bus_interfaces_removed(struct tdm_dbus *bus, const char *path, const char *interface, const char *destination);
 
+/* line.c: one event */
+struct bus_line {
+        char text[8192];
+        size_t size;
+};
+void bus_line_add(struct bus_line *l, const char *fmt, ...) _printf_(2, 3);
+/* ,"key":"text", which is well-formed */
+void bus_line_add_json(struct bus_line *l, const char *key, const char *text, size_t size);
+
 /* options.c */
 struct bus_request {
         struct tdm_job_params params;
@@ -378,8 +398,14 @@ struct bus_request {
         struct tdm_stop_string stops[TDM_JOB_MAX_TEXTS];
         struct tdm_chat_message *messages; /* owned */
         struct tdm_chat_call *calls;       /* owned; of the messages */
+        struct tdm_picture_file *pictures; /* owned; params has them too */
+        int *picture_fds;                  /* owned, as the fds: the file of each picture; -1: its bytes came */
+        unsigned n_picture_fds;            /* that are files */
 };
+typedef void (*bus_pictures_fn)(struct bus_held *held, struct bus_request *request, int r, const struct tdm_error *err);
 void bus_request_deinit(struct bus_request *request);
+/* Of one in memory of its own; account: whose thread closes its files. NULL is fine. */
+void bus_request_free(struct tdm_dbus *bus, const struct tdm_account *account, struct bus_request *request);
 /* *ret points into the message. */
 int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, struct tdm_error *err);
 /* wait, model-fd (-1 before; the caller's to close, also where the call is refused); where no option is known yet */
@@ -441,6 +467,15 @@ int bus_job_new(struct tdm_dbus *bus, const struct bus_job_owner *owner, struct 
 void bus_job_restored(struct bus_job *job, bool ended);
 void bus_job_restore_text(struct bus_job *job, const char *text, size_t size);
 void bus_job_generate(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, bool chat);
+/* pictures.c: files of a request's pictures, which are charged to the account; the request outlives *ret, which the
+ * caller reads or drops. *ret_size: their bytes. TDM_E_BAD_REQUEST, TDM_E_TOO_LONG, TDM_E_DENIED, TDM_E_QUOTA. */
+int bus_pictures_look(struct tdm_dbus *bus, struct tdm_account *account, struct bus_request *request,
+                      struct bus_reading **ret, uint64_t *ret_size, struct tdm_error *err);
+/* Reads them while the call is held. 0: takes over reading and request, and calls done, which frees held, unless it is
+ * freed before. */
+int bus_pictures_read(struct bus_reading *reading, struct bus_held *held, bus_pictures_fn done, struct tdm_error *err);
+void bus_pictures_drop(struct bus_reading *reading);
+void bus_pictures_forget(struct bus_reading *reading); /* the held call goes; NULL is fine */
 struct bus_job *bus_job_find(struct tdm_dbus *bus, const char *path);
 bool bus_job_is_seen_by(const struct bus_job *job, const struct bus_peer *peer);
 void bus_job_peer_left(struct tdm_dbus *bus, struct bus_peer *peer);
