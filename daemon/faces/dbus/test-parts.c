@@ -246,6 +246,7 @@ static void test_end_without_room(void **state)
         job = make_job(&bus, 1, 0, true);
         tdm_list_remove(&job->node);
         job->job->text.tail_size = (size_t)snprintf(job->job->text.tail, sizeof(job->job->text.tail), "held back");
+        tdm_error_set(&job->lost, TDM_E_NO_MODEL, "it has no model");
         bus_job_restored(job, false);
         assert_int_equal(count(&bus), 2);
         assert_true(job->ended && job->text_truncated);
