@@ -1,5 +1,6 @@
 /* Shared by the files of the D-Bus face: bus.c (the connection), watches.c and on-loop.c (on the loop), send.c
- * (messages to the bus), peer.c (who calls), polkit.c (may they), objects.c (which object and method is meant),
+ * (messages to the bus), peer.c (who calls), held.c (calls that wait), polkit.c (may they), objects.c (which object and
+ * method is meant),
  * properties.c (what objects have), manager.c, options.c, job.c, line.c and job-object.c (jobs),
  * pictures.c (their files), journal.c, outlive.c and restore.c (jobs of more than one daemon),
  * stream.c (pipes), units.c (systemd), logind.c (sleep), status.c (workers and models), writer.c (making messages). */
@@ -319,6 +320,8 @@ void bus_reply_finish(struct tdm_dbus *bus, DBusMessage *call, struct bus_writer
 void bus_peer_call(struct tdm_dbus *bus, DBusMessage *message); /* a method call came */
 void bus_peer_left(struct tdm_dbus *bus, const char *name);
 void bus_peer_free(struct bus_peer *peer);
+/* held.c: TDM_E_TOO_LONG: it has more bytes or values than any honest call. */
+int bus_call_measure(DBusMessage *message, uint64_t *ret_bytes, struct tdm_error *err);
 /* more_bytes: that wait with it. */
 int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, uint64_t more_bytes, struct bus_held **ret,
                   struct tdm_error *err);
