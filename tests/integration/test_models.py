@@ -101,7 +101,7 @@ def on_a_machine_with_vulkan():
     if SANITIZER or not icd:
         raise Skip("no lavapipe (Debian: mesa-vulkan-drivers), or too slow under a sanitizer")
     env = {"TANDEM_GPU": "vulkan", "TANDEM_NPU": "host", "VK_DRIVER_FILES": icd[0]}
-    for kind, is_left in (("nvfp4", True), ("tq2_0", False), ("iq1_m", False), ("iq2_xxs", False), ("iq3_s", False)):
+    for kind, is_left in (("nvfp4", True), ("tq2_0", False), ("iq2_xxs", False)):
         path = make_model("tiny", kind, layers=2)
         job = dict(model=os.path.basename(path)[:-5], ids=[2, 260, 300, 301], n=12, placement="gpu")
         with Daemon(models=[path]) as d:
