@@ -14,8 +14,8 @@ What must hold:
   that has had WARM_S of all attacks, so that its threads run and its tables and the workers' segments have been written
   once. Both times the same models were described last, as the cache of what is known of models holds megabytes.
   Pages of programs and files count as they did before, since the kernel drops and reads them as it likes;
-- it is within 4 MiB of a daemon that has described these models and was never attacked. What is allocated grows by
-  0.3 MiB in ten minutes; the rest are pages of the heap in which little is in use.
+- it is within 4 MiB of a daemon that has described these models and was never attacked. What grows are tables and
+  stacks that have been written once.
 
 The attackers run in a process for each user."""
 import argparse
