@@ -27,11 +27,25 @@ function openStore() {
         request.result.close();
         store.opened = null;
       };
+      store.opened = Promise.resolve(request.result); // it may have been given up
       resolve(request.result);
+      if (!store.lasts)
+        keepWhatWasSaid();
     };
-    request.onerror = request.onblocked = () => resolve(null);
+    request.onerror = request.onblocked = () => resolve(null); // blocked: by an older page, until it is closed
   }).catch(() => null);
   return store.opened;
+}
+
+// The store came late: what was said meanwhile goes into it.
+async function keepWhatWasSaid() {
+  const said = [...store.list.values()].map(entry => ({...entry, turns: store.chats.get(entry.id).turns}));
+  store.lasts = true;
+  store.list.clear();
+  store.chats.clear();
+  for (const chat of said)
+    await keepChat(chat);
+  await showList();
 }
 
 // Calls act(list, chats, pictures) with the stores of one transaction, and waits until all of it is kept, or nothing.
@@ -73,7 +87,8 @@ function keepChat({id, title, changed, turns, deleted}) {
       if (!used.delete(key)) // those that are left are new
         pictures.delete(key);
     for (const p of used.values())
-      pictures.put({id: p.id, chat: id, url: p.url});
+      if (p.url)
+        pictures.put({id: p.id, chat: id, url: p.url});
   });
 }
 

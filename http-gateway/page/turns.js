@@ -132,6 +132,7 @@ function showChat(chat) {
     running.abort();
   setRunning(null);
   edit(null);
+  setBoxed(boxed.map(p => ({...p, id: newId()}))); // of no turn any more: each chat keeps its own
   refused = null;
   current = chat;
   document.title = chat.title ? chat.title + " · Tandem" : "Tandem";

@@ -155,6 +155,52 @@ def back():
 
 
 @test
+def of_another_chat():
+    """A question that is edited and then sent in a new chat takes a copy of its pictures along."""
+    owners = "return inStore('readonly', (l, c, p) => done(p.getAll())).then(a => [new Set(a.map(x => x.chat)).size, " \
+             "a.every(x => x.url), a.length])"
+    with FakeDaemon([]) as d, Gateway(d) as g, Browser(d.dir) as b:
+        b.open(g)
+        give_models(b, SEEING)
+        drop(b, "gradient.png")
+        say(b, "First", "Blue.")
+        b.click(".edit")
+        b.click("#clear")
+        equal(boxed(b), ["gradient.png"], "the box stays")
+        say(b, "Second", "Blue too.")
+        wait_for(lambda: b.run(owners) == [2, True, 2], "each chat has its own")
+        b.click("#kept li:nth-child(2) .open")
+        wait_for(lambda: b.said() == ["Blue."], "the first chat")
+        wait_for(lambda: b.run("return [...document.querySelectorAll('article.user img')].map(i => i.naturalWidth > 0)")
+                 == [True], "its picture is there")
+
+
+@test
+def an_older_page_is_open():
+    """It holds the store as it was: what is said meanwhile is kept when it is closed."""
+    with FakeDaemon([]) as d, Gateway(d) as g, Browser(d.dir) as b:
+        b.open(g)
+        give_models(b, SEEING)
+        equal(b.run("""return openStore().then(db => new Promise(resolve => {
+            db.close();
+            indexedDB.deleteDatabase('tandem').onsuccess = () => {
+              const r = indexedDB.open('tandem', 1);
+              r.onupgradeneeded = () => ['list', 'chats'].forEach(n => r.result.createObjectStore(n, {keyPath: 'id'}));
+              r.onsuccess = () => { window.older = r.result; store.opened = null; resolve('open'); };
+            };
+          }))"""), "open", "a page of before")
+        b.run("return showList()")
+        check("keeps nothing" in b.texts("#kept-note")[0], "it says so", b.texts("#kept-note")[0])
+        drop(b, "gradient.png")
+        say(b, "Meanwhile", "Yes.")
+        b.run("older.close()")
+        wait_for(lambda: "keeps nothing" not in b.texts("#kept-note")[0], "the store is there")
+        b.reload()
+        wait_for(lambda: b.texts("#kept .open") == ["Meanwhile"], "what was said meanwhile")
+        wait_for(lambda: b.said() == ["Yes."], "its turns")
+
+
+@test
 def kept():
     """With the conversation, and outside of the list that is searched; saved; deleted with it."""
     stored = "return inStore('readonly', (l, c, p) => done(p.getAll())).then(a => a.map(x => x.url.length))"
