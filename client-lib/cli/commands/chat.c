@@ -421,7 +421,7 @@ static bool compose_message(struct chat *chat, const char *line, size_t size, si
         _cleanup_(buf_freep) struct buf words = { 0 };
         _cleanup_(cli_pictures_free) struct cli_pictures found = { 0 };
         struct cli_pictures all = { 0 };
-        size_t at = edits > 0 ? edits - 1 : chat->said.n, n_waiting = chat->waiting.n;
+        size_t at = edits > 0 ? conversation_last_question(&chat->said) : chat->said.n, n_waiting = chat->waiting.n;
         enum typed_pictures typed = find_pictures(line, size, &words, &found);
 
         if (typed == TYPED_REFUSED) {
@@ -431,16 +431,17 @@ static bool compose_message(struct chat *chat, const char *line, size_t size, si
         if (typed == TYPED_PICTURES && words.size == 0) {
                 (void)cli_pictures_add_all(&chat->waiting, &found);
                 chat_tell_waiting(chat, n_waiting);
+                chat->edits = edits; /* the text is still to come */
                 return false;
         }
         if (typed == TYPED_PICTURES) {
                 tell_found(&found);
                 line = words.data;
                 size = words.size;
-        } else if (line[0] == '/') {
+        } else if (size > 1 && memcmp(line, "//", 2) == 0) {
                 line++, size--;
         }
-        if (edits > 0 && !cli_pictures_add_all(&all, &chat->said.pictures[at]))
+        if (at < chat->said.n && !cli_pictures_add_all(&all, &chat->said.pictures[at]))
                 goto fail;
         for (size_t i = 0; i < all.n; i++)
                 all.items[i].offset = 0; /* the text is another one */
