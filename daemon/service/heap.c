@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 #include "common/util.h"
 
@@ -61,6 +62,8 @@ void tdm_heap_drop_thread_caches(char **argv)
                 environment_drop_own_tunable();
                 return;
         }
+        if (getauxval(AT_BASE) == 0)
+                return; /* a dynamic loader was called with this program: its arguments are not these */
         size = readlink("/proc/self/exe", path, sizeof(path) - 1);
         if (size <= 0 || (set && !before))
                 return;
