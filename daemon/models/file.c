@@ -2,8 +2,10 @@
 #include "daemon/models/private.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 
 /* Without asking the server of a file system: the loop must not wait for a network, or for a file system that a user
  * runs. */
@@ -46,4 +48,19 @@ int tdm_open_model_file(const char *path)
         int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 
         return fd < 0 ? -errno : fd;
+}
+
+bool tdm_file_is_far(int fd)
+{
+        static const uint32_t far[] = { FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC,  SMB_SUPER_MAGIC, CIFS_SUPER_MAGIC,
+                                        SMB2_SUPER_MAGIC, AFS_SUPER_MAGIC,  AFS_FS_MAGIC,    CODA_SUPER_MAGIC,
+                                        V9FS_MAGIC,       CEPH_SUPER_MAGIC, NCP_SUPER_MAGIC };
+        struct statfs fs;
+
+        if (fstatfs(fd, &fs) < 0)
+                return true;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(far); i++)
+                if ((uint32_t)fs.f_type == far[i])
+                        return true;
+        return false;
 }

@@ -2,7 +2,7 @@
  * results after it has joined it, or, of the weights, after a chunk was sealed. So both threads touch only atomics at
  * the same time. A file that shrinks under the mapping comes back as an error of the functions that are called here. A
  * file on a slow disk or a hanging mount delays only its own load. */
-#include "daemon/models/load.h"
+#include "daemon/models/private.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -230,6 +230,7 @@ static int read_metadata(struct tdm_model_load *l)
                         return r;
         }
         tdm_recommended_read(m->gguf, &m->recommended, &m->description.notes);
+        m->is_far = tdm_file_is_far(l->fd);
         m->n_parameters = tdm_parameters_count(m->gguf);
         tdm_quantisation_describe(&m->description, m->quantisation, sizeof(m->quantisation));
         l->made = steal_ptr(&m);

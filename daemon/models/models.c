@@ -311,7 +311,7 @@ static bool is_superseded(struct tdm_model *model, const char *named_path)
         const struct tdm_model_metadata *metadata = model->metadata;
         char room[4400];
 
-        if (!metadata)
+        if (!metadata || (!named_path && metadata->is_far)) /* a path that a client's file has is not waited for */
                 return false;
         model->superseded = tdm_model_projector_is_news(
                 metadata->projector, named_path ? named_path : tdm_model_place(model, room, sizeof(room)));

@@ -67,6 +67,7 @@ struct tdm_model_metadata {
         struct tdm_recommended recommended;
         char architecture[32];
         uint64_t n_parameters; /* weights of all tensors */
+        bool is_far;           /* its file is on a file system that others answer for */
         char quantisation[64]; /* "Q8_0", "mixed Q4_0/F16" */
         pthread_mutex_t vocabulary_lock;
         struct tdm_vocabulary *vocabulary; /* for grammars; made when the first one is wanted; under the lock */

@@ -185,6 +185,9 @@ void tdm_model_touch(struct tdm_model *model); /* used without a job: its time o
 int tdm_open_model_file(const char *path);
 int tdm_file_identify(int fd, struct tdm_file_identity *ret);
 int tdm_file_identify_path(const char *path, struct tdm_file_identity *ret);
+/* A file system whose reads somebody else answers, perhaps never. Asking that may wait there, too: not on the loop. A
+ * thread that waits there holds up what others want of it, and the daemon's end. */
+bool tdm_file_is_far(int fd);
 bool tdm_file_identity_equal(const struct tdm_file_identity *a, const struct tdm_file_identity *b);
 
 #endif

@@ -5,9 +5,6 @@
  * daemon's own folders, one is read at a time, and of each some hundred bytes are kept. */
 #include "daemon/models/private.h"
 
-#include <linux/magic.h>
-#include <sys/vfs.h>
-
 #define SUMMARIES_MAX 8192u /* as many as a list has */
 #define SUMMARIES_SLOTS (2 * SUMMARIES_MAX)
 #define SUMMARY_MAX_BYTES (UINT64_C(64) << 20) /* of memory while it is read: what the largest real vocabularies take */
@@ -84,23 +81,6 @@ static int summary_read(struct summary_task *task, int fd, struct tdm_gguf **ggu
         return 0;
 }
 
-/* A file system whose reads somebody else answers, perhaps never: a thread that waits there would hold up the reading
- * of all other heads, and the daemon's end. Such a file is read when somebody asks for it. */
-static bool file_is_far(int fd)
-{
-        static const uint32_t far[] = { FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC,  SMB_SUPER_MAGIC, CIFS_SUPER_MAGIC,
-                                        SMB2_SUPER_MAGIC, AFS_SUPER_MAGIC,  AFS_FS_MAGIC,    CODA_SUPER_MAGIC,
-                                        V9FS_MAGIC,       CEPH_SUPER_MAGIC, NCP_SUPER_MAGIC };
-        struct statfs fs;
-
-        if (fstatfs(fd, &fs) < 0)
-                return true;
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(far); i++)
-                if ((uint32_t)fs.f_type == far[i])
-                        return true;
-        return false;
-}
-
 static void run_reading(void *userdata)
 {
         struct summary_task *task = userdata;
@@ -111,7 +91,7 @@ static void run_reading(void *userdata)
 
         if (fd < 0)
                 return;
-        if (!file_is_far(fd) && tdm_file_identify(fd, &now) == 0 && tdm_file_identity_equal(&now, &task->identity))
+        if (!tdm_file_is_far(fd) && tdm_file_identify(fd, &now) == 0 && tdm_file_identity_equal(&now, &task->identity))
                 (void)summary_read(task, fd, &gguf, &parts); /* what it says by then counts */
         tdm_model_parts_free(parts);
         tdm_gguf_close(gguf);
