@@ -219,7 +219,7 @@ static void ask_done(void *task, bool ran)
                 a->backend->warned = true;
                 tdm_log_warning("requests with keys are refused: %s", a->error.message);
         }
-        if (a->code == TANDEM_E_NO_DAEMON && !a->backend->missed)
+        if (ran && !a->forgotten && a->code == TANDEM_E_NO_DAEMON && !a->backend->missed)
                 tdm_log_warning("%s", a->error.message); /* clients are told no paths */
         if (ran && !a->forgotten)
                 a->backend->missed = a->code == TANDEM_E_NO_DAEMON;

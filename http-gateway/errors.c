@@ -76,7 +76,8 @@ static void find_lengths(struct failure *f)
 static bool may_name_a_path(const struct tandem_error *err)
 {
         if (err->code == TANDEM_E_UNSUPPORTED)
-                return strncmp(err->message, "tandemd at ", strlen("tandemd at ")) == 0;
+                return strncmp(err->message, "tandemd at ", strlen("tandemd at ")) == 0 ||
+                       strstr(err->message, "cannot open model ") || strstr(err->message, "cannot use model ");
         return err->code != TANDEM_E_BAD_REQUEST && err->code != TANDEM_E_TOO_LONG;
 }
 
@@ -110,6 +111,8 @@ static void leave_out_folders(char *message)
                                 if (from[i] == '/' && i + 1 < n && from[i + 1] != ' ')
                                         last = from + i + 1;
                         from = last > from ? last : from + 1;
+                        if (!*from)
+                                break; /* it was "/", and the end */
                 }
                 *to++ = *from++;
         }

@@ -46,7 +46,7 @@ int exchange_hold(struct exchange *x, uint64_t bytes, struct failure *f)
         return 0;
 }
 
-static void exchange_release(struct exchange *x, uint64_t bytes)
+void exchange_release(struct exchange *x, uint64_t bytes)
 {
         if (bytes > 0)
                 owner_release(x->owner, bytes);

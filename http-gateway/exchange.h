@@ -81,8 +81,9 @@ void exchange_break(struct exchange *x);
 void exchange_abandon(struct exchange *x);
 
 /* A route's side. Taken over: json, buffer's content. Bodies are read by reading.h. */
-/* Charges the owner until the exchange ends. 0, or a failure and nothing is charged. */
+/* Charges the owner until it is released, or the exchange ends. 0, or a failure and nothing is charged. */
 int exchange_hold(struct exchange *x, uint64_t bytes, struct failure *f);
+void exchange_release(struct exchange *x, uint64_t bytes);
 void exchange_answer_json(struct exchange *x, int status, json_t *json);
 void exchange_answer_exact(struct exchange *x, int status, json_t *json, const struct exact *numbers);
 void exchange_answer_text(struct exchange *x, int status, const char *content_type, struct buffer *text);

@@ -282,6 +282,11 @@ static void on_peer(struct choice *c, const struct takeover_line *line, const ch
         generation_look(g);
 }
 
+static uint64_t pictures_json_bytes(const struct request_pictures *p)
+{
+        return BASE64_BYTES(p->size_bytes) + 4 * p->n;
+}
+
 /* Made once for all choices, and charged before it is. False: the owner's share has no room for it, or there is no
  * memory. */
 static bool pictures_for_peers(struct generation *g, json_t **ret)
@@ -291,7 +296,7 @@ static bool pictures_for_peers(struct generation *g, json_t **ret)
 
         if (p->n == 0)
                 return true;
-        if (exchange_hold(g->x, BASE64_BYTES(p->size_bytes) + 4 * p->n, &f) != 0)
+        if (exchange_hold(g->x, pictures_json_bytes(p), &f) != 0)
                 return false;
         *ret = request_pictures_json(p);
         return *ret != NULL;
@@ -301,12 +306,11 @@ static bool pictures_for_peers(struct generation *g, json_t **ret)
 static void go_on_elsewhere(struct generation *g)
 {
         json_t *pictures = NULL;
+        bool made = false;
 
         tdm_source_destroyp(&g->io);
         if (g->tandem)
                 tandem_close(steal_ptr(&g->tandem));
-        if (!pictures_for_peers(g, &pictures))
-                g->failed = true;
         for (unsigned i = 0; i < g->n_choices && !g->failed; i++) {
                 struct choice *c = &g->choices[i];
                 json_t *request;
@@ -320,13 +324,21 @@ static void go_on_elsewhere(struct generation *g)
                                                                      .tail = "" });
                         continue;
                 }
+                if (!made && !pictures_for_peers(g, &pictures)) {
+                        g->failed = true;
+                        break;
+                }
+                made = true;
                 request = takeover_request(g->request, i, pictures);
                 if (takeover_give_drawn(c, request) < 0)
                         json_decref(steal_ptr(&request));
                 if (!request || handoff_new(&c->handoff, g->x, c, request, on_peer) < 0)
                         g->failed = true;
         }
-        json_decref(pictures);
+        if (pictures) {
+                json_decref(pictures);
+                exchange_release(g->x, pictures_json_bytes(&g->request->pictures));
+        }
         g->n_started = g->n_choices;
         g->x->server->metrics.handoffs++;
         for (unsigned i = 0; i < g->n_choices && !g->failed; i++)
