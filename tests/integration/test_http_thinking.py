@@ -328,7 +328,9 @@ def warned_late():
             s.sendall(head("POST", path, f"Content-Length: {len(body)}", "Connection: close") + body)
             begun = b""
             while b"\r\n\r\n" not in begun:
-                begun += s.recv(4096)
+                piece = s.recv(4096)
+                check(piece, "the gateway hung up", begun)
+                begun += piece
             check(b" 200 " in begun and b"x-tandem-warning" not in begun, "its head", begun)
             fake.may_say.set()
             data = read_all(s)
