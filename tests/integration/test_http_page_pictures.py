@@ -240,14 +240,7 @@ def kept():
         say(b, "More", "Much.")
         equal(contents(b)[0], content_of("", "gradient.png", "wide.png"), "and sent again")
 
-        b.run("""window.files = []; URL.createObjectURL = blob => { files.push(blob); return 'blob:x'; };
-                 HTMLAnchorElement.prototype.click = function() { files.push(this.download); };""")
-        for name in ("markdown", "json", "all"):
-            b.click("#gear")
-            b.click("#save-" + name)
-            b.click("#settings-close")
-        wait_for(lambda: b.run("return files.length") == 6, "three files")
-        text, _, one, _, every, _ = b.run("return Promise.all(files.map(f => f.text ? f.text() : f))")
+        text, _, one, _, every, _ = saved_files(b)
         check("## You\n\nPicture “gradient.png”\n\nPicture “wide.png”\n\n## " in text, "as Markdown", text)
         equal([p["url"] for p in json.loads(one)["turns"][0]["pictures"]], [url_of("gradient.png"), url_of("wide.png")],
               "as JSON")

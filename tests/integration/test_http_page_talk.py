@@ -478,14 +478,7 @@ def kept():
         equal(titles(), ["Red apples", "Blue cars"], "the newest first")
 
         # As files.
-        b.run("""window.files = []; URL.createObjectURL = blob => { files.push(blob); return 'blob:x'; };
-                 HTMLAnchorElement.prototype.click = function() { files.push(this.download); };""")
-        for name in ("markdown", "json", "all"):
-            b.click("#gear")
-            b.click("#save-" + name)
-            b.click("#settings-close")
-        wait_for(lambda: b.run("return files.length") == 6, "three files")
-        files = b.run("return Promise.all(files.map(f => f.text ? f.text() : f))")
+        files = saved_files(b)
         equal(files[1::2], ["Red-apples.md", "Red-apples.json", "conversations.json"], "their names")
         equal(files[0], "# Red apples\n\n## You\n\nRed apples\nand more\n\n## tale\n\nThey are **sweet**.\n\n## You\n\n"
               "And pears?\n\n## tale\n\nCalls `look_up` with `{\"fruit\": \"pear\"}`\n\nAlso.\n\n## You\n\nMore\n\n"

@@ -214,6 +214,18 @@ def say(b, text, answer="Yes.", **parts):
     b.last_note("tokens")
 
 
+def saved_files(b):
+    """What the settings' three buttons save: of each the text and the file's name."""
+    b.run("""window.files = []; URL.createObjectURL = blob => { files.push(blob); return 'blob:x'; };
+             HTMLAnchorElement.prototype.click = function() { files.push(this.download); };""")
+    for name in ("markdown", "json", "all"):
+        b.click("#gear")
+        b.click("#save-" + name)
+        b.click("#settings-close")
+    wait_for(lambda: b.run("return files.length") == 6, "three files")
+    return b.run("return Promise.all(files.map(f => f.text ? f.text() : f))")
+
+
 def contents(b, i=-1):
     return [m["content"] for m in b.asked()[i]["messages"]]
 
