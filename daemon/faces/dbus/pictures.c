@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #define READING_THREADS 2u
 #define FD_BYTES (UINT64_C(64) << 10) /* that an open file is charged as */
