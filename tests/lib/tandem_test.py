@@ -27,6 +27,7 @@ import traceback
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from processes import alive, go_on, send_signal, stand_still  # noqa: E402,F401
 from tandem_wire import SCHEMA, TREE, Closed, Refused, Wire  # noqa: E402,F401
 
 BIN = os.environ.get("TANDEM_BIN") or os.path.join(TREE, "build", "bin")
@@ -69,13 +70,6 @@ def times(quick, full=None, slow=None):
         slow = slow if slow is not None else max(1, quick // 2) if isinstance(quick, int) else quick
         return min(full, 4 * slow) if FULL and isinstance(slow, int) and full else slow
     return full if FULL and full is not None else quick
-
-
-def send_signal(pid, signo):
-    """Signals one process. Status gives pid 0 for a worker that is being restarted, and kill(0) would signal this test
-    and its runner."""
-    check(pid > 0, "a process to signal", pid)
-    os.kill(pid, signo)
 
 
 def machine_ticks():
@@ -149,15 +143,6 @@ def listens(path):
     """Whether somebody listens on a socket. It lies in its place a moment before that."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
         return s.connect_ex(path) == 0
-
-
-def alive(pid):
-    """Whether the process runs; a zombie does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as f:
-            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def run_in_slices(workers, condition, what, timeout=60.0, slice_s=0.004):
@@ -507,23 +492,22 @@ class Daemon:
             run_in_slices(workers, condition, what)
             yield
         finally:
-            for pid in workers:
-                with contextlib.suppress(ProcessLookupError):
-                    send_signal(pid, signal.SIGCONT)
+            go_on(workers)
 
     @contextlib.contextmanager
     def standing(self):
-        """The workers stand still meanwhile: no step ends. Only beside hang_ms=STANDING_MS, or tandemd ends them."""
+        """The workers stand still meanwhile: no step ends. Only beside hang_ms=STANDING_MS, or tandemd ends them. It
+        is asked again while its status names a worker whose end it has not seen yet."""
         check(self.hang_ms and self.hang_ms >= STANDING_MS, "hang_ms=STANDING_MS")
-        pids = self.worker_pids()
+
+        def stopped():
+            pids = self.worker_pids()
+            return (pids,) if stand_still(pids) else go_on(pids)
+        (pids,) = wait_for(stopped, "workers that stand still")
         try:
-            for pid in pids:
-                send_signal(pid, signal.SIGSTOP)
             yield pids
         finally:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    send_signal(pid, signal.SIGCONT)
+            go_on(pids)
 
     @contextlib.contextmanager
     def in_midst(self, *requests, tokens=1, of=None):
@@ -568,7 +552,8 @@ class Daemon:
     def wait_ready(self, timeout=30.0):
         def ready():
             w = self.workers()
-            return w if all(x.get("state") in ("ready", "off") for x in w.values()) else None
+            there = [x.get("state") == "off" or x.get("state") == "ready" and alive(x["pid"]) for x in w.values()]
+            return w if all(there) else None
         return wait_for(ready, "both workers ready", timeout)
 
     def start_job(self, **fields):
