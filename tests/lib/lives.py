@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 
-from tandem_test import BIN, ENDS_WITH_TEST, Daemon, check, equal, send_signal, wait_for
+from processes import let_go
+from tandem_test import BIN, ENDS_WITH_TEST, Daemon, check, equal, wait_for
 
 PATIENT = "120"  # seconds: a busy machine starts a daemon late
 # Passes descriptors as a service manager does: the arguments are their numbers and names, and then the command.
@@ -109,12 +110,6 @@ def ask_to_end(d):
     n = d.log().count(": ending; ")
     d.process.terminate()
     wait_for(lambda: d.log().count(": ending; ") > n, "tandemd has heard the signal")
-
-
-def let_go(workers):
-    for pid in workers:
-        with contextlib.suppress(ProcessLookupError):
-            send_signal(pid, signal.SIGCONT)
 
 
 def leave(d, stopped=()):

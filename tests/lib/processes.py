@@ -27,7 +27,7 @@ def alive(pid):
     return state_of(pid) not in ("", "Z", "X")
 
 
-def go_on(pids):
+def let_go(pids):
     """Lets those of them that are still there go on."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

@@ -27,7 +27,7 @@ import traceback
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from processes import alive, go_on, send_signal, stand_still  # noqa: E402,F401
+from processes import alive, let_go, send_signal, stand_still  # noqa: E402,F401
 from tandem_wire import SCHEMA, TREE, Closed, Refused, Wire  # noqa: E402,F401
 
 BIN = os.environ.get("TANDEM_BIN") or os.path.join(TREE, "build", "bin")
@@ -492,7 +492,7 @@ class Daemon:
             run_in_slices(workers, condition, what)
             yield
         finally:
-            go_on(workers)
+            let_go(workers)
 
     @contextlib.contextmanager
     def standing(self):
@@ -502,12 +502,12 @@ class Daemon:
 
         def stopped():
             pids = self.worker_pids()
-            return (pids,) if stand_still(pids) else go_on(pids)
+            return (pids,) if stand_still(pids) else let_go(pids)
         (pids,) = wait_for(stopped, "workers that stand still")
         try:
             yield pids
         finally:
-            go_on(pids)
+            let_go(pids)
 
     @contextlib.contextmanager
     def in_midst(self, *requests, tokens=1, of=None):
